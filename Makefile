@@ -1,0 +1,31 @@
+# `make demo` and `make test` set up everything they need in .venv; the second time they are quick.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format clean
+
+demo: .venv/.installed
+	$(BIN)/dspt demo
+
+test: .venv/.installed lint
+	$(BIN)/pytest
+
+test-slow: .venv/.installed
+	$(BIN)/pytest -m slow
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv
