@@ -117,7 +117,9 @@ NAMES = st.lists(
 @given(data=st.data())
 def test_features_and_context_gradient_equal_the_full_forward(checkpoints, data):
     checkpoint = checkpoints[data.draw(st.sampled_from(sorted(VARIANTS)))]
-    names = data.draw(NAMES)
+    names = data.draw(
+        NAMES | st.lists(st.sampled_from(["a", "a b", "a b c", "ab", "b a"]), min_size=1)
+    )
     length = data.draw(st.integers(1, 16))
     position = data.draw(st.sampled_from(["end", "middle", "front"]))
     class_specific = data.draw(st.booleans())
@@ -140,13 +142,26 @@ def test_classes_in_chunks_give_the_same_gradient(checkpoints):
 
 
 def test_a_step_computes_one_prefix_and_packed_suffixes(checkpoints):
-    layout = layout_context(checkpoints["base"], ["cat", "red panda"], 16)
+    checkpoint = checkpoints["base"]
+    tower = TextTower(checkpoint)
+
+    def tokens(names, position="end", class_specific=False):
+        return tower.compile(layout_context(checkpoint, names, 16, position, class_specific)).tokens
+
     # SOT and 16 contexts once; "cat . EOT" and "red panda . EOT"
-    assert len(layout.prefix) == 17
-    assert layout.tokens == 17 + 3 + 4
-    assert len(layout_context(checkpoints["base"], ["cat"], 16, "middle").prefix) == 9
-    assert len(layout_context(checkpoints["base"], ["cat"], 16, "front").prefix) == 1
-    assert len(layout_context(checkpoints["base"], ["cat"], 16, class_specific=True).prefix) == 1
+    assert tokens(["cat", "red panda"]) == 17 + 3 + 4
+    # "red" is computed once for both
+    assert tokens(["red cat", "red panda"]) == 17 + 4 + 3
+    # SOT and 8 contexts shared; then each class's name, the other 8, "." and EOT
+    assert tokens(["cat", "red panda"], "middle") == 9 + (1 + 8 + 2) + (2 + 8 + 2)
+    assert tokens(["cat", "red panda"], "front") == 1 + (1 + 16 + 2) + (2 + 16 + 2)
+    assert tokens(["cat", "red panda"], class_specific=True) == 1 + (16 + 3) + (16 + 4)
+
+
+def test_names_that_begin_alike_share_work_exactly(checkpoints):
+    names = ["red panda", "red cat", "red", "red panda dog", "dog", "red panda"]
+    for position in ["end", "middle", "front"]:
+        compare(checkpoints["base"], names, 6, position, False, 2**31, seed=1)
 
 
 def test_templates_equal_the_full_forward(checkpoints):

@@ -1,1 +1,49 @@
-"""dspt"""
+"""Adapt CLIP to a classification task when a good part of the training labels are wrong."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dspt import losses, noise, theory
+    from dspt.classifier import PromptClassifier, load
+    from dspt.errors import InputError
+    from dspt.losses import double_softmax_cross_entropy
+    from dspt.noise import corrupt
+
+__all__ = [
+    "InputError",
+    "PromptClassifier",
+    "__version__",
+    "corrupt",
+    "double_softmax_cross_entropy",
+    "load",
+    "losses",
+    "noise",
+    "theory",
+]
+
+# torch takes seconds to import: each name is fetched when it is first used, so `dspt --help` is quick.
+_HOMES = {
+    "InputError": "dspt.errors",
+    "PromptClassifier": "dspt.classifier",
+    "corrupt": "dspt.noise",
+    "double_softmax_cross_entropy": "dspt.losses",
+    "load": "dspt.classifier",
+}
+_MODULES = {"losses", "noise", "theory"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"dspt.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dspt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

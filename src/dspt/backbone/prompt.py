@@ -34,6 +34,15 @@ class Slots:
     def __len__(self) -> int:
         return len(self.token)
 
+    def entries(self) -> list[int]:
+        """Return what stands at each position as one number: the token id, or -1 - row of the context."""
+        return np.where(self.token >= 0, self.token, -1 - self.context).tolist()
+
+    def at(self, index: int) -> Slots:
+        """Return the one slot at `index`."""
+        one = slice(index, index + 1)
+        return Slots(self.token[one], self.context[one], self.position[one])
+
     @staticmethod
     def join(parts: Sequence[Slots]) -> Slots:
         """Return the slots of `parts` one behind the other."""
@@ -51,11 +60,6 @@ class Layout:
     prefix: Slots
     suffixes: tuple[Slots, ...]
     context_shape: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """How many positions one step has to compute."""
-        return len(self.prefix) + sum(map(len, self.suffixes))
 
 
 def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:

@@ -1,0 +1,320 @@
+"""PromptClassifier: the whole job in five lines of Python, with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dspt import methods, train
+from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
+from dspt.config import GENERIC_TEMPLATE, Config, from_dict
+from dspt.errors import InputError
+from dspt.pipeline import device, image_features, open_text_tower
+from dspt.progress import Reporter
+from dspt.runs import RunFolder, describe, environment
+from dspt.files import write_json
+
+
+class PromptClassifier(ClassifierMixin, BaseEstimator):
+    """A CLIP image classifier whose prompt is learnt from labels that may be wrong.
+
+    Parameters
+    ----------
+    model : str
+        CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded".
+    method : str
+        "dspt", "coop", "mae" or "zero-shot".
+    options : dict, optional
+        Hyper-parameters of the method.
+    epochs, batch_size, lr, seed
+        The training recipe; the defaults are the paper's.
+    context_length, position, class_specific, context_words
+        The prompt: how many context vectors, where the name stands, one context for each class or one for all,
+        and words to start from.
+    views : int
+        Random crops and flips of each training image; 0 trains on the centre view alone.
+    template : str
+        Prompt of zero-shot, with {} for the class name.
+    device : str
+        "auto", "cpu" or "cuda".
+    cache : str or Path, optional
+        Where encoded images are kept; the user's cache folder by default.
+    verbose : bool
+        Show progress on stderr.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+        The labels `predict` returns.
+    class_names_ : tuple of str
+        The names that stand in the prompts, in the order of `classes_`.
+    context_ : ndarray
+        The learnt context vectors; None for zero-shot.
+    prototypes_ : Tensor of shape (C, D)
+        The class features images are compared with.
+    history_ : list of dict
+        One record for each epoch.
+
+    Examples
+    --------
+    >>> from dspt import PromptClassifier
+    >>> clf = PromptClassifier(model="embedded", epochs=5)
+    >>> clf = clf.fit(paths, labels, class_names=["coat", "shirt"])  # doctest: +SKIP
+    >>> clf.predict(["new.png"])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: str = "embedded",
+        method: str = "dspt",
+        *,
+        options: dict[str, Any] | None = None,
+        epochs: int = 50,
+        batch_size: int = 32,
+        lr: float = 0.002,
+        seed: int = 1,
+        context_length: int = 16,
+        position: str = "end",
+        class_specific: bool = False,
+        context_words: str | None = None,
+        views: int = 0,
+        template: str = GENERIC_TEMPLATE,
+        device: str = "auto",
+        cache: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.options = options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.seed = seed
+        self.context_length = context_length
+        self.position = position
+        self.class_specific = class_specific
+        self.context_words = context_words
+        self.views = views
+        self.template = template
+        self.device = device
+        self.cache = cache
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, class_names: Sequence[str] | None = None) -> PromptClassifier:
+        """Learn a prompt and return self.
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+        y : N labels, some of which may be wrong
+            Class names, or numbers 0..C-1 that index `class_names`.
+        class_names : sequence of str
+            The name of each class; needed if `y` holds numbers, else the sorted names in `y`.
+        """
+        config = self._config()
+        items = _items(X)
+        names, classes, labels = _names_and_labels(y, class_names)
+        method = methods.make(config.method, **config.method_options())
+        checkpoint, tower = open_text_tower(config)
+        reporter = Reporter(silent=not self.verbose)
+        problem = train.Problem(
+            names,
+            image_features(
+                items, checkpoint, config, reporter, "images", config.views, self._cache()
+            ),
+            labels,
+        )
+        train.check(problem, tower)
+        self.history_: list[dict[str, Any]] = []
+        self.context_: np.ndarray | None = None
+        if method.trains:
+            state = train.start(problem, config, tower)
+            with reporter.task(config.method, config.epochs) as update:
+                for state, record in train.fit(problem, config, tower, state):
+                    self.history_.append(record)
+                    update(state.epochs_done, f"loss {record['loss']:.3f}")
+            self.context_ = state.context.cpu().numpy()
+            self.prototypes_ = train.learnt_prototypes(tower, names, config, state.context)
+        else:
+            self.prototypes_ = train.zero_shot_prototypes(tower, names, config.template)
+        self.class_names_ = names
+        self.classes_ = classes
+        self._remember(checkpoint)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class, softmax(scale * cosine), of shape (N, C)."""
+        check_is_fitted(self)
+        return train.probabilities(self.features(X), self.prototypes_, self.logit_scale_)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each item, as it was written in `y`."""
+        check_is_fitted(self)
+        return self.classes_[train.predict(self.features(X), self.prototypes_)]
+
+    def features(self, X: Any) -> np.ndarray:
+        """Return the L2-normalised image features (N, D) that `X` stands for."""
+        items = _items(X)
+        reporter = getattr(self, "reporter", None) or Reporter(silent=not self.verbose)
+        features = image_features(
+            items, self._checkpoint(), self._config(), reporter, cache=self._cache()
+        )
+        width = self.prototypes_.shape[1]
+        if features.shape[1] != width:
+            raise InputError(
+                f"X: features are {features.shape[1]} wide, but this classifier takes {width}"
+            )
+        return features
+
+    def save(self, directory: str | Path) -> None:
+        """Write the classifier to a folder that `dspt.load` and the command line read."""
+        check_is_fitted(self)
+        folder = RunFolder(directory)
+        with folder.locked():
+            folder.clear()
+            import torch
+
+            context = None if self.context_ is None else torch.from_numpy(self.context_)
+            folder.save_context(context, self.prototypes_)
+            write_json(folder.path / "environment.json", environment())
+            write_json(
+                folder.path / "config.json",
+                describe(
+                    self._config(),
+                    self.class_names_,
+                    self.model_fingerprint_,
+                    logit_scale=self.logit_scale_,
+                    labels=self.classes_.tolist(),
+                ),
+            )
+
+    def _config(self) -> Config:
+        options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
+        parameters = self.get_params(deep=False)
+        for name in ("options", "cache", "verbose"):
+            parameters.pop(name)
+        return from_dict({**parameters, "model": str(self.model), "option": options})
+
+    def _cache(self) -> Path | None:
+        return None if self.cache is None else Path(self.cache)
+
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        self._opened = checkpoint
+        self.logit_scale_ = checkpoint.logit_scale
+        self.model_fingerprint_ = checkpoint.fingerprint
+        self.n_features_in_ = self.prototypes_.shape[1]
+
+    def _checkpoint(self) -> Checkpoint:
+        """The checkpoint, opened when images have to be encoded and not before."""
+        if not hasattr(self, "_opened"):
+            self._opened = open_checkpoint(self.model)
+            if self._opened.fingerprint != self.model_fingerprint_:
+                raise InputError(
+                    f"model {self.model}: it is not the checkpoint this classifier was trained with; its files have "
+                    "changed since"
+                )
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_opened"}
+
+
+def load(directory: str | Path) -> PromptClassifier:
+    """Return the classifier in a folder written by `PromptClassifier.save` or `dspt train`."""
+    folder = RunFolder(directory)
+    if not folder.path.is_dir():
+        raise InputError(f"run folder {directory}: no such folder")
+    description = folder.read_description()
+    try:
+        settings = description["settings"]
+        config = from_dict(settings)
+        names = tuple(description["class_names"])
+        fingerprint = description["model_fingerprint"]
+    except (KeyError, TypeError):
+        raise InputError(f"run folder {directory}: its config.json is not one of dspt's") from None
+    tensors = folder.load_context()
+    parameters = PromptClassifier().get_params(deep=False)
+    known = {name: settings[name] for name in parameters if name in settings}
+    classifier = PromptClassifier(**known, options=config.method_options() or None)
+    context = tensors.get("context")
+    classifier.context_ = None if context is None else context.numpy()
+    classifier.prototypes_ = tensors["prototypes"].to(device(config))
+    classifier.class_names_ = names
+    classifier.classes_ = np.array(description.get("labels", names))
+    classifier.history_ = []
+    classifier.model_fingerprint_ = fingerprint
+    scale = description.get("logit_scale")
+    classifier.logit_scale_ = open_checkpoint(config.model).logit_scale if scale is None else scale
+    classifier.n_features_in_ = classifier.prototypes_.shape[1]
+    return classifier
+
+
+def _items(X: Any) -> Any:
+    """X as items to encode, or as a float32 array of L2-normalised features."""
+    if isinstance(X, str | Path):
+        raise InputError(f"X: a single path ({X}); give a list of them")
+    if hasattr(X, "detach"):  # a torch tensor
+        X = X.detach().cpu().numpy()
+    if not isinstance(X, np.ndarray):
+        X = list(X)
+        if X and isinstance(X[0], list | tuple) and np.isscalar(X[0][0]):
+            X = np.asarray(X, dtype=np.float32)
+    if len(X) == 0:
+        raise InputError("X: it is empty; at least one sample is needed")
+    if isinstance(X, np.ndarray) and X.dtype.kind in "OUS":
+        return [str(item) if isinstance(item, str | Path) else item for item in X.tolist()]
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        if X.ndim != 2:
+            raise InputError(
+                f"X: float array of shape {X.shape}; features are (N, D), and images are uint8 arrays"
+            )
+        bad = ~np.isfinite(X).all(axis=1)
+        norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
+        bad |= norms[:, 0] == 0
+        if bad.any():
+            raise InputError(
+                f"X: row {int(np.argmax(bad))} is zero or not finite; every row must be a feature"
+            )
+        return (X / norms).astype(np.float32)
+    return X
+
+
+def _names_and_labels(
+    y: Any, class_names: Sequence[str] | None
+) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """The prompt names, the labels as the user writes them, and y as numbers."""
+    if hasattr(y, "detach"):
+        y = y.detach().cpu().numpy()
+    y = np.asarray(y)
+    if y.ndim != 1:
+        raise InputError(f"y: expected one label for each sample, found shape {y.shape}")
+    if y.dtype.kind in "OUS":
+        written = [str(label) for label in y]
+        names = tuple(class_names) if class_names is not None else tuple(sorted(set(written)))
+        position = {name: c for c, name in enumerate(names)}
+        unknown = next((i for i, label in enumerate(written) if label not in position), None)
+        if unknown is not None:
+            raise InputError(f"y: {written[unknown]!r} at row {unknown} is not one of class_names")
+        labels = np.array([position[label] for label in written], dtype=np.int64)
+        classes = np.array(names)
+    elif y.dtype.kind in "iu":
+        if class_names is None:
+            raise InputError(
+                "class_names: needed, since y holds numbers; class_names[i] is the name of label i"
+            )
+        names = tuple(map(str, class_names))
+        labels = y.astype(np.int64)
+        classes = np.arange(len(names))
+    else:
+        raise InputError(f"y: expected class names or whole numbers, found {y.dtype}")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(
+            f"class_names: {twice!r} is there twice; every class needs a name of its own"
+        )
+    return names, classes, labels

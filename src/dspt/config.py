@@ -1,0 +1,102 @@
+"""Every setting of a training run, in one place, with its default and the reason for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dspt.errors import InputError
+
+GENERIC_TEMPLATE = "a photo of a {}."
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of a run. The command line is made from these fields; a run folder keeps them."""
+
+    model: str = _setting(
+        "embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'."
+    )
+    method: str = _setting("dspt", "How to learn: dspt, coop, mae, zero-shot.")
+    option: tuple[str, ...] = _setting(
+        (), "A hyper-parameter of the method, as name=value; may be repeated."
+    )
+    seed: int = _setting(1, "Seed of everything random: noise, context, order of samples.")
+    epochs: int = _setting(50, "Passes over the training set; 50 in the paper.")
+    batch_size: int = _setting(
+        32, "Samples a step; 32 in the paper. The last short batch is left out."
+    )
+    lr: float = _setting(0.002, "Learning rate after warm-up, falling to zero on a cosine.")
+    warmup_lr: float = _setting(1e-5, "Learning rate of the first epoch.")
+    momentum: float = _setting(0.9, "Momentum of SGD, without Nesterov.")
+    weight_decay: float = _setting(5e-4, "Weight decay of SGD.")
+    context_length: int = _setting(16, "Number of context vectors.")
+    position: str = _setting("end", "Where the class name stands: end, middle or front.")
+    class_specific: bool = _setting(
+        False, "Learn one context for each class instead of one for all."
+    )
+    context_words: str | None = _setting(
+        None, "Start from the embeddings of these words, e.g. 'a photo of a', not from N(0, 0.02)."
+    )
+    views: int = _setting(
+        0,
+        "Random crops and flips to keep of each training image; 0 trains on the centre view alone.",
+    )
+    template: str = _setting(GENERIC_TEMPLATE, "Prompt for zero-shot, with {} for the class name.")
+    text_memory: int = _setting(
+        2048, "MiB of activations a step may keep; more classes than fit are processed in chunks."
+    )
+    device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "views"):
+            _require(self, name, getattr(self, name) >= 0, "at least 0")
+        for name in ("batch_size", "context_length", "text_memory"):
+            _require(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            _require(self, name, math.isfinite(value) and value >= 0, "a finite number, at least 0")
+        _require(self, "momentum", self.momentum < 1, "below 1")
+        _require(
+            self, "position", self.position in ("end", "middle", "front"), "end, middle or front"
+        )
+        _require(self, "template", self.template.count("{}") == 1, "a text with exactly one {}")
+        object.__setattr__(self, "option", tuple(self.option))
+        self.method_options()  # a malformed option is found here, not in the middle of a run
+
+    def method_options(self) -> dict[str, float | bool | str]:
+        """Return the method's hyper-parameters, numbers and truth values recognised."""
+        found: dict[str, float | bool | str] = {}
+        for text in self.option:
+            name, equals, value = text.partition("=")
+            if not (name and equals and value):
+                raise InputError(f"option {text!r}: expected name=value, such as q=0.7")
+            if value.lower() in ("true", "false"):
+                found[name] = value.lower() == "true"
+                continue
+            try:
+                found[name] = float(value)
+            except ValueError:
+                found[name] = value
+        return found
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Return the config with these values; an unknown name is an error, as a typing mistake would hide."""
+    known = {f.name for f in fields(Config)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise InputError(
+            f"setting {unknown[0]!r}: not known; the settings are {', '.join(sorted(known))}"
+        )
+    return Config(**values)
+
+
+def _require(config: Config, name: str, holds: bool, expected: str) -> None:
+    if not holds:
+        raise InputError(f"{name} = {getattr(config, name)!r}: expected {expected}")

@@ -1,0 +1,18 @@
+"""CLIP as it is: a fixed prompt, nothing learnt. What every other method has to beat."""
+
+from dataclasses import dataclass
+
+from dspt.methods.method import Epoch, Method, Phase
+
+
+@dataclass(frozen=True)
+class ZeroShot(Method):
+    """The prompt "a photo of a {}." without any training."""
+
+    name = "zero-shot"
+    formula = "argmax_c cos(image, text_c)"
+    trains = False
+
+    def plan(self, epoch: Epoch) -> list[Phase]:
+        """Return no phase: there is nothing to learn."""
+        return []

@@ -1,0 +1,83 @@
+"""Telling the user how far long work is: a bar on a terminal, plain lines elsewhere, always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Without a terminal a line every so often is enough to see that work goes on.
+_QUIET_SECONDS = 15.0
+
+Update = Callable[[float, str], None]
+
+
+class Reporter:
+    """Says lines and shows the progress of tasks; a silent one does neither."""
+
+    def __init__(self, silent: bool = False) -> None:
+        self.silent = silent
+        self._terminal = not silent and sys.stderr.isatty()
+
+    def say(self, line: str) -> None:
+        """Print one line."""
+        if not self.silent:
+            print(line, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def task(self, title: str, total: float, done: float = 0) -> Iterator[Update]:
+        """Give a function `update(done, text)` that shows how far the task is.
+
+        On a terminal the text stands beside the bar; elsewhere each new text is a line of its own, with the time left.
+        """
+        if self.silent or total <= done:
+            yield lambda done, text: None
+        elif self._terminal:
+            with self._bar(title, total, done) as update:
+                yield update
+        else:
+            yield self._lines(title, total, done)
+
+    @contextmanager
+    def _bar(self, title: str, total: float, done: float) -> Iterator[Update]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(title, total=total, completed=done, text="")
+
+            def update(done: float, text: str) -> None:
+                progress.update(task, completed=done, text=text)
+
+            yield update
+
+    def _lines(self, title: str, total: float, first: float) -> Update:
+        started = said = time.monotonic()
+        last = ""
+
+        def update(done: float, text: str) -> None:
+            nonlocal said, last
+            now = time.monotonic()
+            new = text != last
+            if not new and (now - said < _QUIET_SECONDS or done >= total):
+                return
+            said, last = now, text
+            left = (now - started) * (total - done) / max(done - first, 1e-9)
+            self.say(f"{title} {100 * done / total:3.0f} %  {text}  {clock(left)} left".rstrip())
+
+        return update
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

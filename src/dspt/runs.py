@@ -1,0 +1,246 @@
+"""A run is a folder that explains itself, and all that later tools need to know about it.
+
+    config.json           settings, data, noise, class names, fingerprints: what was asked for
+    environment.json      versions and machine
+    labels.csv            the labels that were given to the method, after noise
+    metrics.jsonl         one line for each epoch
+    state.safetensors     where to go on after an interruption
+    context.safetensors   what was learnt: the context and the class prototypes
+    result.json           the figures of the finished run
+
+Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dspt import __version__
+from dspt.errors import InputError
+from dspt.files import replacing, write_json
+from dspt.train import State
+
+FORMAT = 1
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process alone."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / ".lock", "w")  # noqa: SIM115 - closed below, held meanwhile
+        except OSError as error:
+            raise InputError(
+                f"run folder {self.path}: cannot be written ({error.strerror})"
+            ) from None
+        with lock:
+            try:
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:
+                pass  # no such locks on Windows; the files are whole all the same
+            except OSError:
+                raise InputError(
+                    f"run folder {self.path}: another process is training in it; wait for it or give another --out"
+                ) from None
+            yield
+
+    def begin(self, description: dict[str, Any]) -> None:
+        """Write what the run is, or check that the folder holds the same run."""
+        found = self.read_description() if (self.path / "config.json").exists() else None
+        if found is None:
+            strangers = [p.name for p in self.path.iterdir() if not p.name.startswith(".")]
+            if strangers:
+                raise InputError(
+                    f"run folder {self.path}: it has files of something else in it ({strangers[0]}); give another --out"
+                )
+            write_json(self.path / "environment.json", environment())
+            write_json(self.path / "config.json", description)
+            return
+        flat, asked = _flat(found), _flat(json.loads(json.dumps(description)))
+        different = sorted(
+            key for key in flat.keys() | asked.keys() if flat.get(key) != asked.get(key)
+        )
+        if different:
+            key = different[0]
+            raise InputError(
+                f"run folder {self.path}: it holds another run ({key} is {flat.get(key)!r} there, {asked.get(key)!r} "
+                "here); give another --out, or --overwrite to start anew"
+            )
+
+    def clear(self) -> None:
+        """Remove the files of the run."""
+        for name in (
+            "config.json",  # first: without it the folder is no run any more
+            "result.json",
+            "environment.json",
+            "labels.csv",
+            "metrics.jsonl",
+            "state.safetensors",
+            "context.safetensors",
+        ):
+            (self.path / name).unlink(missing_ok=True)
+
+    def read_description(self) -> dict[str, Any]:
+        """Return config.json."""
+        return _read_json(self.path / "config.json", f"run folder {self.path}")
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the figures of the finished run, or None."""
+        path = self.path / "result.json"
+        return _read_json(path, f"run folder {self.path}") if path.exists() else None
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the figures of the finished run."""
+        write_json(self.path / "result.json", result)
+
+    # One line for each epoch. The state is written after the line, so there may be a line too many, never one too few.
+
+    def records(self, epochs_done: int) -> list[dict[str, Any]]:
+        """Return the records of the first `epochs_done` epochs, dropping any later line from the file."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = lines[:epochs_done]
+        if len(kept) < epochs_done:
+            raise InputError(
+                f"run folder {self.path}: metrics.jsonl has {len(kept)} epochs, but {epochs_done} are done; "
+                "give --overwrite to start anew"
+            )
+        if kept != lines:
+            with replacing(path) as temporary:
+                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        return [json.loads(line) for line in kept]
+
+    def add_record(self, record: dict[str, Any]) -> None:
+        """Append the record of an epoch."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save_state(self, state: State, seconds: float) -> None:
+        """Write where to go on from."""
+        tensors = {"context": state.context, **{f"memory.{k}": v for k, v in state.memory.items()}}
+        if state.momentum is not None:
+            tensors["momentum"] = state.momentum
+        _save(
+            self.path / "state.safetensors",
+            tensors,
+            {"epochs_done": str(state.epochs_done), "seconds": repr(seconds)},
+        )
+
+    def load_state(self) -> tuple[State, float] | None:
+        """Return where to go on from and the seconds spent so far, or None."""
+        path = self.path / "state.safetensors"
+        if not path.exists():
+            return None
+        tensors, metadata = _load(path)
+        state = State(
+            epochs_done=int(metadata["epochs_done"]),
+            context=tensors["context"],
+            momentum=tensors.get("momentum"),
+            memory={
+                k.removeprefix("memory."): v for k, v in tensors.items() if k.startswith("memory.")
+            },
+        )
+        return state, float(metadata["seconds"])
+
+    def save_context(self, context: Tensor | None, prototypes: Tensor) -> None:
+        """Write what was learnt."""
+        tensors = {"prototypes": prototypes}
+        if context is not None:
+            tensors["context"] = context
+        _save(self.path / "context.safetensors", tensors, {"format": str(FORMAT)})
+
+    def load_context(self) -> dict[str, Tensor]:
+        """Return what was learnt: `prototypes` and, unless it is zero-shot, `context`."""
+        path = self.path / "context.safetensors"
+        if not path.exists():
+            raise InputError(
+                f"run folder {self.path}: no context.safetensors in it, so nothing has been learnt yet; "
+                "give a folder that dspt train or PromptClassifier.save has finished"
+            )
+        return _load(path)[0]
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and the machine a result depends on."""
+    import numpy
+
+    return {
+        "dspt": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+    }
+
+
+def describe(
+    config: Any, class_names: tuple[str, ...], fingerprint: str, **more: Any
+) -> dict[str, Any]:
+    """Return what config.json says of a run or a saved classifier."""
+    return {
+        "format": FORMAT,
+        **more,
+        "settings": asdict(config),
+        "model_fingerprint": fingerprint,
+        "class_names": list(class_names),
+    }
+
+
+def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    with replacing(path) as temporary:
+        save_file(
+            {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata
+        )
+
+
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({error}); give --overwrite to start anew"
+        ) from None
+
+
+def _read_json(path: Path, whose: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{whose}: no {path.name} in it, so it is not a run folder") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{whose}: {path.name} cannot be read ({error})") from None
+    return value
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{name}.{key}" if name else key)
+    return flat
