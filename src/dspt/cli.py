@@ -240,11 +240,18 @@ def demo(
 
         dspt demo --seed 2 --out demo-2 --json
     """
-    from dspt.demo import run_demo
+    from dspt.demo import NOISES, run_demo
 
     result = run_demo(out, epochs, seed, _reporter(quiet))
     if json_output:
         _print_json(result)
+        return
+    methods = list(result["sym60"])
+    print(f"\n{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
+    for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
+        values = "".join(f"{result[key][m]:8.1f}" for m in methods)
+        print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
+    print("\n" + "\n".join(result["plots"]))
 
 
 def _reporter(quiet: bool) -> Any:

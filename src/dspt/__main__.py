@@ -1,0 +1,5 @@
+"""`python -m dspt` is `dspt`."""
+
+from dspt.cli import main
+
+main()

@@ -1,0 +1,255 @@
+"""The training loop follows the recipe to the letter, and gives the same bits every time."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from checkpoints import tiny_clip
+from problems import NAMES, features
+
+from dspt import methods, train
+from dspt.backbone.checkpoint import open_checkpoint
+from dspt.backbone.text import TextTower
+from dspt.config import Config
+from dspt.errors import InputError
+from dspt.methods.method import Method, Phase
+from dspt.noise import corrupt
+from dspt.seeds import Stream
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory):
+    return TextTower(open_checkpoint(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True)))
+
+
+def problem(n=100, rate=0.4, views=None):
+    x, y = features(n, 1)
+    if views:
+        x = np.stack([features(n, 10 + v)[0] for v in range(views)], axis=1)
+    test_x, test_y = features(60, 2)
+    return train.Problem(NAMES, x, np.asarray(corrupt(y, 4, "symmetric", rate)), y, test_x, test_y)
+
+
+def fit(problem, config, tower, state=None):
+    state = state or train.start(problem, config, tower)
+    return list(train.fit(problem, config, tower, state))
+
+
+def test_learning_rates_are_the_papers():
+    config = Config(epochs=50)
+    rates = [train.learning_rate(e, config) for e in range(50)]
+    assert rates[0] == 1e-5
+    assert rates[1] == pytest.approx(2.0e-3)
+    assert rates[2] == pytest.approx(1.998e-3, abs=5e-7)
+    assert rates[49] == pytest.approx(7.885e-6, abs=5e-10)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 20, 50, 200])
+def test_learning_rates_are_torchs_cosine_one_epoch_later(epochs):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.002)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for epoch in range(1, epochs):
+        expected = schedule.get_last_lr()[0]
+        assert train.learning_rate(epoch, Config(epochs=epochs)) == pytest.approx(expected, abs=1e-12)
+        optimizer.step()
+        schedule.step()
+
+
+def test_batches_are_shuffled_whole_and_drop_the_last_short_one():
+    got = list(train.batches(100, 32, Stream(1, "x")))
+    assert [len(b) for b in got] == [32, 32, 32]
+    assert len(set(np.concatenate(got))) == 96
+    assert not np.array_equal(np.concatenate(got), np.arange(96))
+    assert [len(b) for b in train.batches(64, 32, Stream(1, "x"))] == [32, 32]
+    assert [len(b) for b in train.batches(5, 32, Stream(1, "x"))] == [5]
+    assert list(train.batches(0, 32, Stream(1, "x"))) == []
+
+
+@pytest.mark.parametrize("method", ["coop", "mae", "dspt"])
+def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, method):
+    """Three epochs against CoOp written the obvious way: 77 tokens a class, autograd, torch's SGD."""
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
+
+    folder = tower.checkpoint.folder
+    model = CLIPTextModelWithProjection.from_pretrained(folder).eval().requires_grad_(False)
+    tokenizer = CLIPTokenizer.from_pretrained(folder)
+    ids = torch.tensor(
+        [tokenizer(" ".join(["x"] * 16 + [n]) + ".", padding="max_length", max_length=77).input_ids for n in NAMES]
+    )
+    table = model.get_input_embeddings()
+
+    def class_features(context):
+        # the embedding layer puts the context at positions 1..16, where the x stand
+        def insert(module, inputs, output):
+            return torch.cat([output[:, :1], context.expand(len(NAMES), -1, -1), output[:, 17:]], 1)
+
+        hook = table.register_forward_hook(insert)
+        embeds = model(input_ids=ids).text_embeds
+        hook.remove()
+        return F.normalize(embeds, dim=1)
+
+    def loss_of(logits, labels):
+        p = logits.softmax(1)
+        return {
+            "coop": lambda: F.cross_entropy(logits, labels),
+            "mae": lambda: (1 - p.gather(1, labels[:, None])).mean(),
+            "dspt": lambda: F.cross_entropy(p, labels),
+        }[method]()
+
+    data = problem()
+    config = Config(method=method, epochs=3, lr=0.05)
+    context = train.start(data, config, tower).context.clone().requires_grad_()
+    optimizer = torch.optim.SGD([context], lr=1, momentum=0.9, weight_decay=5e-4)
+    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
+    for epoch in range(3):
+        optimizer.param_groups[0]["lr"] = [1e-5, 0.05, 0.025 * (1 + math.cos(math.pi / 3))][epoch]
+        for rows in train.batches(100, 32, Stream(1, "shuffle", epoch, 0)):
+            logits = 100 * x[rows] @ class_features(context).T
+            optimizer.zero_grad()
+            loss_of(logits, y[rows]).backward()
+            optimizer.step()
+    ours = fit(data, config, tower)[-1][0].context
+    start = train.start(data, config, tower).context
+    assert (context - start).norm() > 0.01, "the comparison would be empty if nothing moved"
+    assert (ours - context).norm() <= 2e-3 * (context - start).norm()
+
+
+def test_same_seed_same_bits_other_seed_other_bits(tower):
+    data = problem()
+    runs = [fit(data, Config(epochs=3, seed=seed), tower)[-1] for seed in (1, 1, 2)]
+    assert torch.equal(runs[0][0].context, runs[1][0].context)
+    assert runs[0][1] == runs[1][1]
+    assert not torch.equal(runs[0][0].context, runs[2][0].context)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4])
+def test_going_on_from_a_state_gives_the_same_bits(tower, stop):
+    data, config = problem(), Config(method="coop", epochs=5)
+    whole = fit(data, config, tower)
+    rest = fit(data, config, tower, state=whole[stop - 1][0])
+    assert torch.equal(whole[-1][0].context, rest[-1][0].context)
+    assert [record for _, record in rest] == [record for _, record in whole[stop:]]
+
+
+def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
+    data = problem(n=96, rate=0.5)
+    config = Config(method="coop", epochs=1, warmup_lr=0.0)  # nothing moves: the loss can be computed apart
+    ((state, record),) = fit(data, config, tower)
+    prototypes = train.learnt_prototypes(tower, NAMES, config, state.context)
+    losses = F.cross_entropy(
+        100 * torch.from_numpy(data.train_x) @ prototypes.T, torch.from_numpy(data.labels), reduction="none"
+    ).numpy()
+    right = data.labels == data.true_labels
+    assert record["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert record["loss_right"] == pytest.approx(losses[right].mean(), rel=1e-5)
+    assert record["loss_wrong"] == pytest.approx(losses[~right].mean(), rel=1e-5)
+    assert record["loss_right"] != pytest.approx(record["loss_wrong"], rel=1e-2)
+
+
+def test_accuracy_is_that_of_the_context_after_the_epoch(tower):
+    data, config = problem(), Config(epochs=2)
+    for state, record in fit(data, config, tower):
+        prototypes = train.learnt_prototypes(tower, NAMES, config, state.context).numpy()
+        guess = (data.test_x @ prototypes.T).argmax(1)
+        assert record["accuracy"] == pytest.approx(100 * (guess == data.test_y).mean())
+
+
+def test_reported_accuracy_is_the_mean_of_the_last_five_epochs():
+    records = [{"accuracy": float(a)} for a in (0, 0, 10, 20, 30, 40, 60)]
+    assert train.final_accuracy(records) == 32.0
+    assert train.final_accuracy(records[:2]) == 0.0
+    assert train.final_accuracy([]) is None
+
+
+def test_training_on_clean_labels_learns(tower):
+    data = problem(n=160, rate=0.0)
+    records = [record for _, record in fit(data, Config(method="coop", epochs=15, lr=0.05), tower)]
+    assert records[-1]["loss"] < 0.7 * records[0]["loss"]
+    assert records[-1]["accuracy"] > records[0]["accuracy"] + 10
+
+
+def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
+    """A method with two phases, soft targets and a memory runs through the same loop."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Picky(Method):
+        strength: float = 1.0
+        name = "picky"
+        formula = "-"
+
+        def plan(self, epoch):
+            epoch.memory["count"] = epoch.memory.get("count", torch.zeros(())) + 1
+            logits = epoch.logits()
+            seen.append((epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength))
+            hard = Phase(np.arange(0, 40), epoch.labels[:40], lambda z, y: F.cross_entropy(z, y, reduction="none"))
+            soft = torch.full((40, 4), 0.25)
+            return [hard, Phase(np.arange(40, 80), soft, lambda z, t: -(t * z.log_softmax(1)).sum(1))]
+
+    monkeypatch.setitem(methods.METHODS, "picky", Picky)
+    data = problem()
+    config = Config(method="picky", option=("strength=2",), epochs=2, batch_size=20)
+    results = fit(data, config, tower)
+    assert seen == [(0, 1.0, (100, 4), 2.0), (1, 2.0, (100, 4), 2.0)]
+    assert [record["steps"] for _, record in results] == [4, 4]
+    # the memory is part of the state: going on from epoch 1 counts on
+    fit(data, config, tower, state=results[0][0])
+    assert seen[-1][:2] == (1, 2.0)
+
+
+def test_each_epoch_draws_one_view_of_each_image(tower):
+    data, config = problem(views=3), Config(method="coop", epochs=2, warmup_lr=0.0, lr=0.0)
+    flat = train.Problem(NAMES, data.train_x[:, 0], data.labels)
+    first, second = [record["loss"] for _, record in fit(data, config, tower)]
+    assert first != second
+    assert first != fit(flat, config, tower)[0][1]["loss"]
+
+
+def test_zero_shot_plans_nothing():
+    assert not methods.make("zero-shot").trains
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": -1}, "epochs = -1: expected at least 0"),
+        ({"batch_size": 0}, "batch_size = 0: expected at least 1"),
+        ({"lr": float("nan")}, "lr = nan: expected a finite number"),
+        ({"momentum": 1.0}, "momentum = 1.0: expected below 1"),
+        ({"position": "left"}, "position = 'left': expected end, middle or front"),
+        ({"template": "a photo"}, "template = 'a photo': expected a text with exactly one"),
+        ({"option": ("q",)}, "option 'q': expected name=value"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message):
+    with pytest.raises(InputError, match=message):
+        Config(**settings)
+
+
+def test_unknown_methods_and_options_are_named():
+    with pytest.raises(InputError, match=r"method 'dsp': not known \(did you mean dspt\?\)"):
+        methods.make("dsp")
+    with pytest.raises(InputError, match="option 'q': method dspt takes none"):
+        methods.make("dspt", q=0.5)
+
+
+def test_data_that_do_not_fit_are_named(tower):
+    x, y = features(20)
+    cases = [
+        (train.Problem(NAMES, x[:, :8], y), "train features: 8 wide, but .* width 16"),
+        (train.Problem(NAMES, x, y + 1), "labels: expected 0..3 for 4 classes, found 4 at row 3"),
+        (train.Problem(NAMES, x[:5], y), "labels: 20 of them for 5 samples"),
+        (train.Problem(NAMES[:1], x, y * 0), "1 given; a classifier needs at least 2"),
+        (train.Problem(NAMES, x[:0], y[:0]), "it has no samples"),
+    ]
+    for bad, message in cases:
+        with pytest.raises(InputError, match=message):
+            train.check(bad, tower)
+
+
+def test_divergence_is_told_not_saved(tower):
+    with pytest.raises(InputError, match="training diverged in epoch"):
+        fit(problem(), Config(method="coop", epochs=5, lr=1e38, warmup_lr=1e38), tower)
