@@ -53,7 +53,9 @@ def test_learning_rates_are_torchs_cosine_one_epoch_later(epochs):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for epoch in range(1, epochs):
         expected = schedule.get_last_lr()[0]
-        assert train.learning_rate(epoch, Config(epochs=epochs)) == pytest.approx(expected, abs=1e-12)
+        assert train.learning_rate(epoch, Config(epochs=epochs)) == pytest.approx(
+            expected, abs=1e-12
+        )
         optimizer.step()
         schedule.step()
 
@@ -77,7 +79,12 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
     model = CLIPTextModelWithProjection.from_pretrained(folder).eval().requires_grad_(False)
     tokenizer = CLIPTokenizer.from_pretrained(folder)
     ids = torch.tensor(
-        [tokenizer(" ".join(["x"] * 16 + [n]) + ".", padding="max_length", max_length=77).input_ids for n in NAMES]
+        [
+            tokenizer(
+                " ".join(["x"] * 16 + [n]) + ".", padding="max_length", max_length=77
+            ).input_ids
+            for n in NAMES
+        ]
     )
     table = model.get_input_embeddings()
 
@@ -136,11 +143,15 @@ def test_going_on_from_a_state_gives_the_same_bits(tower, stop):
 
 def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
     data = problem(n=96, rate=0.5)
-    config = Config(method="coop", epochs=1, warmup_lr=0.0)  # nothing moves: the loss can be computed apart
+    config = Config(
+        method="coop", epochs=1, warmup_lr=0.0
+    )  # nothing moves: the loss can be computed apart
     ((state, record),) = fit(data, config, tower)
     prototypes = train.learnt_prototypes(tower, NAMES, config, state.context)
     losses = F.cross_entropy(
-        100 * torch.from_numpy(data.train_x) @ prototypes.T, torch.from_numpy(data.labels), reduction="none"
+        100 * torch.from_numpy(data.train_x) @ prototypes.T,
+        torch.from_numpy(data.labels),
+        reduction="none",
     ).numpy()
     right = data.labels == data.true_labels
     assert record["loss"] == pytest.approx(losses.mean(), rel=1e-5)
@@ -184,10 +195,19 @@ def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
         def plan(self, epoch):
             epoch.memory["count"] = epoch.memory.get("count", torch.zeros(())) + 1
             logits = epoch.logits()
-            seen.append((epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength))
-            hard = Phase(np.arange(0, 40), epoch.labels[:40], lambda z, y: F.cross_entropy(z, y, reduction="none"))
+            seen.append(
+                (epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength)
+            )
+            hard = Phase(
+                np.arange(0, 40),
+                epoch.labels[:40],
+                lambda z, y: F.cross_entropy(z, y, reduction="none"),
+            )
             soft = torch.full((40, 4), 0.25)
-            return [hard, Phase(np.arange(40, 80), soft, lambda z, t: -(t * z.log_softmax(1)).sum(1))]
+            return [
+                hard,
+                Phase(np.arange(40, 80), soft, lambda z, t: -(t * z.log_softmax(1)).sum(1)),
+            ]
 
     monkeypatch.setitem(methods.METHODS, "picky", Picky)
     data = problem()

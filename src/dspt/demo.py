@@ -41,7 +41,9 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
 
     accuracy_plot, gradient_plot = out / "accuracy.png", out / "gradients.png"
     plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"])
-    plots.gradient_distribution(gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter))
+    plots.gradient_distribution(
+        gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter)
+    )
     result |= {
         "seed": seed,
         "epochs": epochs,
@@ -65,7 +67,9 @@ def gradients(
     problem = encode_problem(dataset, given, checkpoint, config, reporter)
     state = train.start(problem, config, tower)
     prototypes = train.learnt_prototypes(tower, problem.class_names, config, state.context)
-    logits = torch.from_numpy(np.array(problem.train_x)) @ prototypes.cpu().T * checkpoint.logit_scale
+    logits = (
+        torch.from_numpy(np.array(problem.train_x)) @ prototypes.cpu().T * checkpoint.logit_scale
+    )
     labels = torch.from_numpy(given)
     single = 2 * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0])  # sum_i |p_i - 1{i=y}|
     double = theory.gradient(logits, labels).abs().sum(1)

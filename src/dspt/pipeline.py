@@ -16,6 +16,7 @@ from dspt.backbone.text import TextTower
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.errors import InputError
+from dspt.files import uninterrupted
 from dspt.progress import Reporter
 from dspt.runs import RunFolder, describe
 
@@ -109,9 +110,10 @@ def _train(
             update(len(records) + done / steps, text)
 
         for state, record in train.fit(problem, config, tower, state, on_step):
-            records.append(record)
-            folder.add_record(record)
-            folder.save_state(state, before + time.monotonic() - started)
+            with uninterrupted():
+                records.append(record)
+                folder.add_record(record)
+                folder.save_state(state, before + time.monotonic() - started)
             text = _epoch_text(record, config.epochs)
             update(len(records), text)
     prototypes = train.learnt_prototypes(tower, problem.class_names, config, state.context)

@@ -38,7 +38,12 @@ def accuracy_over_epochs(
     first.set_ylabel("test accuracy (%)")
     handles, labels = first.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="lower center", ncols=len(labels), frameon=False, bbox_to_anchor=(0.5, -0.07)
+        handles,
+        labels,
+        loc="lower center",
+        ncols=len(labels),
+        frameon=False,
+        bbox_to_anchor=(0.5, -0.07),
     )
     _save(figure, path)
 
@@ -58,7 +63,13 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
         ):
             share = np.full(int(mask.sum()), 100 / max(1, int(mask.sum())))
             axis.hist(
-                totals[mask], bins=bins, weights=share, color=color, alpha=0.55, hatch=hatch, label=label
+                totals[mask],
+                bins=bins,
+                weights=share,
+                color=color,
+                alpha=0.55,
+                hatch=hatch,
+                label=label,
             )
             axis.axvline(totals[mask].mean(), color=color, linewidth=1.5, linestyle="--")
         axis.set_title(title)
@@ -93,5 +104,7 @@ def _save(figure: Any, path: Path) -> None:
 
     figure.tight_layout()
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=150, bbox_inches="tight")
+        figure.savefig(
+            temporary, format=path.suffix.removeprefix("."), dpi=150, bbox_inches="tight"
+        )
     plt.close(figure)

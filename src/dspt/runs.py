@@ -77,14 +77,16 @@ class RunFolder:
             write_json(self.path / "config.json", description)
             return
         flat, asked = _flat(found), _flat(json.loads(json.dumps(description)))
-        different = sorted(
-            key for key in flat.keys() | asked.keys() if flat.get(key) != asked.get(key)
-        )
+        different = [
+            key for key in sorted(flat.keys() | asked.keys()) if flat.get(key) != asked.get(key)
+        ]
+        # a setting says more than the fingerprint it changed
+        different.sort(key=lambda key: "fingerprint" in key)
         if different:
             key = different[0]
             raise InputError(
-                f"run folder {self.path}: it holds another run ({key} is {flat.get(key)!r} there, {asked.get(key)!r} "
-                "here); give another --out, or --overwrite to start anew"
+                f"run folder {self.path}: it holds another run ({key.removeprefix('settings.')} is {flat.get(key)!r} "
+                f"there, {asked.get(key)!r} here); give another --out, or --overwrite to start anew"
             )
 
     def clear(self) -> None:

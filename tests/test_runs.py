@@ -1,0 +1,191 @@
+"""A run is a folder that explains itself, survives being killed, and is never mixed up with another."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import tiny_clip
+from problems import feature_file
+from safetensors.numpy import load_file
+
+from dspt import noise
+from dspt.config import Config
+from dspt.errors import InputError
+from dspt.pipeline import run
+from dspt.runs import RunFolder
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return str(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(feature_file(tmp_path_factory.mktemp("data") / "pets.npz"))
+
+
+def test_a_run_folder_explains_itself(clip, data, tmp_path):
+    result = run(data, Config(model=clip, epochs=3), "sym:0.5", tmp_path / "run")
+    folder = tmp_path / "run"
+    described = json.loads((folder / "config.json").read_text())
+    assert described["data"] == data
+    assert described["noise"] == "sym:0.5"
+    assert described["settings"]["epochs"] == 3
+    assert described["class_names"] == ["cat", "dog", "red panda", "ankle boot"]
+    environment = json.loads((folder / "environment.json").read_text())
+    assert {"torch", "numpy", "python", "dspt", "platform", "threads"} <= environment.keys()
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert {"loss", "loss_right", "loss_wrong", "accuracy", "lr"} <= records[0].keys()
+    given = noise.read_labels(folder / "labels.csv", 4, 100)
+    assert (given != np.load(data)["train_y"]).sum() == 50
+    learnt = load_file(folder / "context.safetensors")
+    assert learnt["context"].shape == (16, 32)
+    assert learnt["prototypes"].shape == (4, 16)
+    assert result["accuracy"] == pytest.approx(np.mean([record["accuracy"] for record in records]))
+    assert result["wrong_labels"] == 0.5
+    assert json.loads((folder / "result.json").read_text()) == result
+
+
+def test_a_label_file_of_one_run_can_be_given_to_another(clip, data, tmp_path):
+    config = Config(model=clip, epochs=2)
+    first = run(data, config, "pair:0.4", tmp_path / "a")
+    second = run(data, config, f"file:{tmp_path / 'a' / 'labels.csv'}", tmp_path / "b")
+    assert second["accuracy"] == first["accuracy"]
+    assert context_bytes(tmp_path / "a") == context_bytes(tmp_path / "b")
+
+
+def test_a_done_run_is_not_repeated(clip, data, tmp_path):
+    config = Config(model=clip, epochs=2)
+    first = run(data, config, "none", tmp_path / "run")
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}
+    assert run(data, config, "none", tmp_path / "run") == first
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}.items() >= {
+        k: v for k, v in before.items() if k != ".lock"
+    }.items()
+
+
+def test_a_folder_with_another_run_is_refused_and_kept(clip, data, tmp_path):
+    run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
+    before = (tmp_path / "run" / "context.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"\(seed is 1 there, 2 here\); give another --out"):
+        run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run")
+    with pytest.raises(InputError, match="noise is 'none' there, 'sym:0.2' here"):
+        run(data, Config(model=clip, epochs=1), "sym:0.2", tmp_path / "run", overwrite=False)
+    assert (tmp_path / "run" / "context.safetensors").read_bytes() == before
+    anew = run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run", overwrite=True)
+    assert anew["seed"] == 2
+
+
+def test_changed_data_are_noticed(clip, tmp_path):
+    data = feature_file(tmp_path / "x.npz")
+    run(str(data), Config(model=clip, epochs=1), "none", tmp_path / "run")
+    feature_file(data, train=99)
+    with pytest.raises(InputError, match="data_fingerprint is"):
+        run(str(data), Config(model=clip, epochs=1), "none", tmp_path / "run")
+
+
+def test_a_folder_of_something_else_is_left_alone(clip, data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"files of something else in it \(thesis.tex\)"):
+        run(data, Config(model=clip, epochs=1), "none", tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_two_processes_cannot_train_in_one_folder(clip, data, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(InputError, match="another process is training in it"):
+        run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
+
+
+def test_an_epoch_whose_state_was_not_saved_is_done_again(clip, data, tmp_path):
+    """A kill between the record and the state of an epoch leaves one line too many."""
+    config = Config(model=clip, epochs=3)
+    whole = run(data, config, "none", tmp_path / "whole")
+    run(data, config, "none", tmp_path / "cut")
+    cut = tmp_path / "cut"
+    (cut / "result.json").unlink()
+    with open(cut / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 4, "acc')
+    again = run(data, config, "none", cut)
+    assert again["accuracy"] == whole["accuracy"]
+    assert (cut / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
+
+
+def test_zero_shot_is_a_run_too(clip, data, tmp_path):
+    result = run(data, Config(model=clip, method="zero-shot"), "none", tmp_path / "run")
+    assert result["accuracy"] == result["zero_shot"]
+    assert "context" not in load_file(tmp_path / "run" / "context.safetensors")
+
+
+def command(clip, data, out, *more):
+    return [
+        *(sys.executable, "-m", "dspt", "train", data, "--model", clip, "--method", "coop"),
+        *("--noise", "sym:0.4", "--epochs", "40", "--out", str(out), "--json", *more),
+    ]
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def context_bytes(folder: Path) -> bytes:
+    return (folder / "context.safetensors").read_bytes()
+
+
+def test_kill_9_at_random_moments_loses_nothing(clip, data, tmp_path):
+    subprocess.run(command(clip, data, tmp_path / "whole"), check=True, capture_output=True)
+    out, dice, kills = tmp_path / "killed", random.Random(0), 0
+    while not (out / "result.json").exists():
+        process = subprocess.Popen(
+            command(clip, data, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        target = lines(out / "metrics.jsonl") + dice.randint(6, 18)
+        while process.poll() is None and lines(out / "metrics.jsonl") < target:
+            time.sleep(0.002)
+        time.sleep(dice.random() * 0.02)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+        assert not kills or (out / "state.safetensors").exists()
+    assert kills >= 2
+    for name in ("context.safetensors", "metrics.jsonl", "labels.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    ours, whole = (json.loads((f / "result.json").read_text()) for f in (out, tmp_path / "whole"))
+    assert ours["accuracy"] == whole["accuracy"]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path):
+    process = subprocess.Popen(
+        command(clip, data, tmp_path / "run"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while lines(tmp_path / "run" / "metrics.jsonl") < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in errors
+    assert f"To go on: dspt train {data}" in errors
+    assert RunFolder(tmp_path / "run").load_state()[0].epochs_done >= 3
+    assert not (tmp_path / "run" / "result.json").exists()
+    done = subprocess.run(
+        command(clip, data, tmp_path / "run"), check=True, capture_output=True, text=True
+    )
+    assert "going on after epoch" in done.stderr
+    assert json.loads(done.stdout)["epochs"] == 40
