@@ -78,7 +78,7 @@ def test_a_folder_with_another_run_is_refused_and_kept(clip, data, tmp_path):
     before = (tmp_path / "run" / "context.safetensors").read_bytes()
     with pytest.raises(InputError, match=r"\(seed is 1 there, 2 here\); give another --out"):
         run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run")
-    with pytest.raises(InputError, match="noise is 'none' there, 'sym:0.2' here"):
+    with pytest.raises(InputError, match=r"noise is 'none' there, 'sym:0.2' here"):
         run(data, Config(model=clip, epochs=1), "sym:0.2", tmp_path / "run", overwrite=False)
     assert (tmp_path / "run" / "context.safetensors").read_bytes() == before
     anew = run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run", overwrite=True)

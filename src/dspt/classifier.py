@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,10 +15,10 @@ from dspt import methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.config import GENERIC_TEMPLATE, Config, from_dict
 from dspt.errors import InputError
+from dspt.files import write_json
 from dspt.pipeline import device, image_features, open_text_tower
 from dspt.progress import Reporter
 from dspt.runs import RunFolder, describe, environment
-from dspt.files import write_json
 
 
 class PromptClassifier(ClassifierMixin, BaseEstimator):
@@ -133,9 +134,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.history_: list[dict[str, Any]] = []
         self.context_: np.ndarray | None = None
         if method.trains:
-            state = train.start(problem, config, tower)
+            begin = state = train.start(problem, config, tower)
             with reporter.task(config.method, config.epochs) as update:
-                for state, record in train.fit(problem, config, tower, state):
+                for state, record in train.fit(problem, config, tower, begin):
                     self.history_.append(record)
                     update(state.epochs_done, f"loss {record['loss']:.3f}")
             self.context_ = state.context.cpu().numpy()
@@ -177,8 +178,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         folder = RunFolder(directory)
         with folder.locked():
             folder.clear()
-            import torch
-
             context = None if self.context_ is None else torch.from_numpy(self.context_)
             folder.save_context(context, self.prototypes_)
             write_json(folder.path / "environment.json", environment())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -25,6 +25,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+data_app = typer.Typer(help="Datasets: where they are and what is in them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 
 Data = Annotated[
     str,
@@ -59,7 +62,7 @@ def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
         kind = hints[field.name]
         default: Any = field.default
         if field.name == "option":
-            kind, default = Optional[list[str]], None
+            kind, default = list[str] | None, None
         flag = "--" + field.name.replace("_", "-")
         option = typer.Option(flag, help=field.metadata["help"])
         settings.append(
@@ -96,7 +99,7 @@ def train(
         ),
     ] = "none",
     out: Annotated[
-        Optional[Path],
+        Path | None,
         typer.Option(help="Run folder; an interrupted run goes on there. Default: under runs/."),
     ] = None,
     overwrite: Annotated[
@@ -252,6 +255,27 @@ def demo(
         values = "".join(f"{result[key][m]:8.1f}" for m in methods)
         print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
     print("\n" + "\n".join(result["plots"]))
+
+
+@data_app.command(name="export")
+def export_data(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+) -> None:
+    """Write the embedded images as class folders of PNG files, to try things out on real files.
+
+    Examples:
+
+        dspt data export photos
+    """
+    from dspt.data import open_dataset
+    from dspt.data.folder import write_image_folder
+
+    dataset = open_dataset("embedded")
+    write_image_folder(dataset, folder)
+    count = len(dataset.train.labels) + len(dataset.test.labels)
+    print(
+        f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}"
+    )
 
 
 def _reporter(quiet: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from dspt import noise, plots, theory, train
 from dspt.config import Config
 from dspt.data import open_dataset
-from dspt.pipeline import encode_problem, open_text_tower, run, zero_shot_accuracy
+from dspt.pipeline import encode_problem, open_text_tower, run
 from dspt.progress import Reporter, clock
 from dspt.runs import RunFolder
 
@@ -26,7 +27,7 @@ NOISES = {
 def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str, Any]:
     """Return the test accuracy of each method under each noise, and write two plots to `out`."""
     started = time.monotonic()
-    curves: dict[str, dict[str, list[float]]] = {}
+    curves: dict[str, dict[str, Sequence[float]]] = {}
     result: dict[str, Any] = {}
     for key, (spec, title) in NOISES.items():
         reporter.say(title)

@@ -98,7 +98,8 @@ def _train(
         return _result(config, zero_shot, zero_shot, [], seconds)
 
     saved = folder.load_state()
-    state, before = saved or (train.start(problem, config, tower), 0.0)
+    begin, before = saved or (train.start(problem, config, tower), 0.0)
+    state = begin
     records = folder.records(state.epochs_done)
     if records:
         reporter.say(f"going on after epoch {state.epochs_done} of {config.epochs}")
@@ -109,7 +110,7 @@ def _train(
         def on_step(done: int, steps: int, losses: torch.Tensor) -> None:
             update(len(records) + done / steps, text)
 
-        for state, record in train.fit(problem, config, tower, state, on_step):
+        for state, record in train.fit(problem, config, tower, begin, on_step):
             with uninterrupted():
                 records.append(record)
                 folder.add_record(record)

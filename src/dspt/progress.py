@@ -52,7 +52,8 @@ class Reporter:
             TextColumn("left"),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(title, total=total, completed=done, text="")
+            task = progress.add_task(title, total=total, text="")
+            progress.update(task, completed=done)
 
             def update(done: float, text: str) -> None:
                 progress.update(task, completed=done, text=text)

@@ -20,7 +20,6 @@ from dspt.backbone.prompt import initial_context, layout_context, layout_templat
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.errors import InputError
-
 from dspt.methods.method import Epoch
 from dspt.seeds import Stream
 
@@ -167,7 +166,7 @@ def check(problem: Problem, tower: TextTower) -> None:
         if (
             labels is not None
             and len(labels)
-            and not (0 <= labels.min() and labels.max() < classes)
+            and not (labels.min() >= 0 and labels.max() < classes)
         ):
             row = int(np.argmax((labels < 0) | (labels >= classes)))
             raise InputError(

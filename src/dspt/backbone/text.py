@@ -210,15 +210,12 @@ class TextTower:
         )
 
     def _attend_prefix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        split = [
-            t.view(1, -1, self.heads, self.width // self.heads).transpose(1, 2)
-            for t in (query, key, value)
-        ]
-        return (
-            F.scaled_dot_product_attention(*split, is_causal=True, scale=1.0)
-            .transpose(1, 2)
-            .reshape(-1, self.width)
-        )
+        def by_head(rows: Tensor) -> Tensor:
+            return rows.view(1, -1, self.heads, self.width // self.heads).transpose(1, 2)
+
+        q, k, v = map(by_head, (query, key, value))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+        return attended.transpose(1, 2).reshape(-1, self.width)
 
     def _attend_suffix(
         self,

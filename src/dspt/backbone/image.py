@@ -1,0 +1,326 @@
+"""The image side of a checkpoint: opening an image, cutting a view from it, the frozen tower."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from dspt.errors import InputError
+from dspt.seeds import Stream
+
+if TYPE_CHECKING:
+    import torch
+
+    from dspt.backbone.checkpoint import Checkpoint
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+BICUBIC = 3
+
+# The train view of protocol: share of the image's area, and width over height, of a random crop.
+SCALE = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+TRIES = 10
+
+# Longer strips are cut before they are resized: 1 x 20,000 pixels would become 224 x 4,480,000.
+LONGEST_RATIO = 32
+
+_warning_filters = threading.Lock()
+
+
+class BadImage(InputError):
+    """An image that cannot be used: its name, and why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}; replace it or leave it out")
+        self.name = name
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a checkpoint wants its images.
+
+    Attributes
+    ----------
+    resize
+        The shorter side in pixels; or (height, width) for both, whatever the image's shape.
+    crop
+        Side of the square the tower sees.
+    mean, std
+        Of each channel, in the scale 0..1.
+    resample
+        PIL's number of the filter; CLIP's is bicubic.
+    """
+
+    resize: int | tuple[int, int]
+    crop: int
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+    resample: int = BICUBIC
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Preprocessing:
+        """Return what `folder` says of itself; CLIP's own values where it says nothing."""
+        folder = Path(folder)
+        config = _json(folder / "config.json")
+        tower = {**(config.get("vision_config") or {}), **(config.get("vision_config_dict") or {})}
+        sees = tower.get("image_size", 224)
+        # transformers 5 may write the image processor inside a whole processor's file.
+        given = _json(folder / "preprocessor_config.json")
+        given = given or _json(folder / "processor_config.json").get("image_processor") or {}
+        try:
+            size = given.get("size", sees)
+            found = cls(
+                _side(size),
+                _square(
+                    given.get("crop_size", sees) if given.get("do_center_crop", True) else size
+                ),
+                tuple(map(float, given.get("image_mean", MEAN))),
+                tuple(map(float, given.get("image_std", STD))),
+                int(given.get("resample", BICUBIC)),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{folder}: its image preprocessing cannot be understood ({error!r}); "
+                "save it again with transformers' CLIPImageProcessor"
+            ) from None
+        if found.crop != sees or len(found.mean) != 3 or len(found.std) != 3:
+            raise InputError(
+                f"{folder}: its image preprocessing gives {found}, but the image tower takes three "
+                f"channels of {sees} x {sees} pixels; correct preprocessor_config.json"
+            )
+        return found
+
+    def test_view(self, image: Any) -> np.ndarray:
+        """Return the centre of `image` as float32 [3, S, S]: shorter side to S, then S x S cut."""
+        picture = _cut_strip(open_image(image))
+        width, height = picture.size
+        if isinstance(self.resize, tuple):
+            high, wide = self.resize
+        else:
+            short = min(width, height)
+            wide, high = int(self.resize * width / short), int(self.resize * height / short)
+        picture = picture.resize((wide, high), self.resample)
+        left, top = (wide - self.crop) // 2, (high - self.crop) // 2
+        return self._pixels(picture.crop((left, top, left + self.crop, top + self.crop)))
+
+    def train_view(self, image: Any, stream: Stream) -> np.ndarray:
+        """Return a random part of `image`, perhaps mirrored, as float32 [3, S, S]."""
+        picture = open_image(image)
+        numbers = stream.uniform(2 * TRIES + 3)
+        box = _random_box(*picture.size, numbers[:-1])
+        picture = picture.crop(box).resize((self.crop, self.crop), self.resample)
+        if numbers[-1] < 0.5:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return self._pixels(picture)
+
+    def _pixels(self, picture: Image.Image) -> np.ndarray:
+        pixels = np.asarray(picture).transpose(2, 0, 1)
+        # float64 up to here, as transformers scales, so that the two agree to the last bit.
+        scaled = (pixels * (1 / 255)).astype(np.float32)
+        mean, std = np.array([self.mean, self.std], np.float32)[:, :, None, None]
+        return (scaled - mean) / std
+
+
+def open_image(item: Any, name: str = "image") -> Image.Image:
+    """Return `item` as an upright RGB image.
+
+    Parameters
+    ----------
+    item
+        A path, an open binary file, a PIL image, or a uint8 array (H, W), (H, W, 3) or (H, W, 4).
+        Transparency is dropped, as CLIP's own preparation does; 16-bit grey is brought to 8 bits.
+    name
+        What an error calls an item that has no path.
+
+    Raises
+    ------
+    BadImage
+        If it is not a whole image, or so large that decoding it could exhaust the memory.
+    """
+    if isinstance(item, (str, os.PathLike)):
+        name = os.fspath(item)
+    if isinstance(item, np.ndarray):
+        item = _from_array(item, name)
+    try:
+        with _open(item) as picture:
+            return _rgb(ImageOps.exif_transpose(picture))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise BadImage(name, f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
+    except FileNotFoundError:
+        raise BadImage(name, "no such file") from None
+    except UnidentifiedImageError:
+        raise BadImage(name, "not an image of a known format") from None
+    # Decoders meet broken bytes with errors of every kind, from struct.error to ZeroDivisionError.
+    except Exception as error:
+        raise BadImage(name, f"not a whole image ({str(error) or type(error).__name__})") from None
+
+
+class ImageTower:
+    """The frozen image tower of a checkpoint, as a function from pixels to unit features."""
+
+    preprocessing: Preprocessing
+
+    def __init__(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> None:
+        if not checkpoint.has_image_tower:
+            raise InputError(
+                f"model {checkpoint.name} has no image tower: give a feature file, or a full CLIP "
+                "checkpoint"
+            )
+        import torch
+        from transformers import CLIPConfig, CLIPVisionModelWithProjection
+
+        config = CLIPConfig.from_dict(checkpoint.config)
+        # CLIPModel builds its projection from the outer number, whatever the inner one says.
+        config.vision_config.projection_dim = config.projection_dim
+        try:
+            with _quiet_transformers():
+                model, report = CLIPVisionModelWithProjection.from_pretrained(
+                    checkpoint.folder,
+                    config=config.vision_config,
+                    dtype=getattr(torch, dtype),
+                    use_safetensors=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                )
+            # transformers would go on with random numbers in their place.
+            if missing := sorted(report["missing_keys"]):
+                raise ValueError(f"{missing[0]} is not in its weights")
+        except Exception as error:  # safetensors, torch and transformers each have their own kinds
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"model {checkpoint.name}: its image tower cannot be loaded ({reason}); "
+                "give a complete CLIP checkpoint"
+            ) from None
+        self.preprocessing = Preprocessing.read(checkpoint.folder)
+        self.device = device
+        self.dtype = dtype
+        self._model = model.eval().requires_grad_(False).to(device)
+
+    def __call__(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
+        """Return the features [B, D] of `pixels` [B, 3, S, S], float32, each of length 1."""
+        import torch
+
+        with torch.inference_mode():
+            batch = torch.as_tensor(pixels).to(self.device, self._model.dtype)
+            features = self._model(pixel_values=batch).image_embeds.float()
+            return torch.nn.functional.normalize(features, dim=-1).cpu().numpy()
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise InputError(f"{file}: not valid JSON ({error})") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _side(size: Any) -> int | tuple[int, int]:
+    """Read a size, old style or new: 224, {"shortest_edge": 224}, {"height": 224, "width": 224}."""
+    if isinstance(size, dict):
+        if "shortest_edge" in size:
+            return int(size["shortest_edge"])
+        return int(size["height"]), int(size["width"])
+    return int(size)
+
+
+def _square(size: Any) -> int:
+    side = _side(size)
+    if isinstance(side, tuple):
+        if side[0] != side[1]:
+            raise ValueError(f"a crop of {side}")
+        return side[0]
+    return side
+
+
+def _cut_strip(picture: Image.Image) -> Image.Image:
+    width, height = picture.size
+    longest = LONGEST_RATIO * min(width, height)
+    if max(width, height) <= longest:
+        return picture
+    left, top = max(0, width - longest) // 2, max(0, height - longest) // 2
+    return picture.crop((left, top, width - left, height - top))
+
+
+def _random_box(width: int, height: int, numbers: np.ndarray) -> tuple[int, int, int, int]:
+    """Give the corners of torchvision's RandomResizedCrop, made from uniform `numbers`."""
+    for area, shape in numbers[: 2 * TRIES].reshape(TRIES, 2):
+        pixels = width * height * (SCALE[0] + (SCALE[1] - SCALE[0]) * area)
+        ratio = RATIO[0] * (RATIO[1] / RATIO[0]) ** shape
+        wide, high = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            left = int(numbers[-2] * (width - wide + 1))
+            top = int(numbers[-1] * (height - high + 1))
+            return left, top, left + wide, top + high
+    # No crop fits a very long image: take its centre, as near to the allowed shapes as it goes.
+    wide, high = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high
+
+
+def _from_array(array: np.ndarray, name: str) -> Image.Image:
+    if array.dtype != np.uint8:
+        raise BadImage(name, f"an array of {array.dtype} is no image, only uint8 values 0..255 are")
+    if array.size == 0 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,), (4,)):
+        raise BadImage(
+            name,
+            f"an array of shape {array.shape} is no image, only (H, W), (H, W, 3), (H, W, 4) are",
+        )
+    return Image.fromarray(array)
+
+
+@contextmanager
+def _open(item: Any) -> Iterator[Image.Image]:
+    if isinstance(item, Image.Image):
+        yield item
+        return
+    # Only the header is read under the lock, so threads wait for each other a moment at most; it is
+    # there because Python's warning filters belong to the whole process.
+    with _warning_filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # odd metadata in good images
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        picture = Image.open(item)
+    with picture:
+        yield picture
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode == "I" or picture.mode.startswith("I;16"):
+        # PIL itself would turn every value above 255 to white.
+        grey = np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8
+        picture = Image.fromarray(grey.astype(np.uint8))
+    elif picture.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of unknown range")
+    elif "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep transformers from listing the text tower's weights, which are not wanted here."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,22 @@
+"""The images that come with the package, so that everything runs without a download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dspt.data import Dataset, Split
+
+IMAGES = Path(__file__).parent.parent / "assets" / "images.npz"
+
+
+def read() -> Dataset:
+    """Return the embedded dataset: grey uint8 images (N, H, W)."""
+    with np.load(IMAGES, allow_pickle=False) as arrays:
+        return Dataset(
+            name="embedded",
+            class_names=tuple(map(str, arrays["classnames"])),
+            train=Split(arrays["train_x"], arrays["train_y"].astype(np.int64)),
+            test=Split(arrays["test_x"], arrays["test_y"].astype(np.int64)),
+        )

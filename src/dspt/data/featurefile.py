@@ -1,0 +1,154 @@
+"""Feature files: image features computed elsewhere, with labels and class names.
+
+A file holds `train_x` (N, D), `train_y` (N,), `test_x` (M, D), `test_y` (M,) and `classnames` (C,).
+A .safetensors file has no text arrays: its class names are a JSON list, under the metadata key
+"classnames" or as the UTF-8 bytes of a uint8 array of that name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from dspt.data import Dataset, Split
+from dspt.errors import InputError
+
+SUFFIXES = (".npz", ".safetensors")
+_ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+
+# A unit vector's length is within the first of 1 after rounding to float32, and within the second
+# after float16: that is put right without a word.
+_UNIT, _NEARLY_UNIT = 1e-5, 1e-2
+
+
+def read(path: Path) -> Dataset:
+    """Return the dataset in the feature file `path`, its features float32 and of length 1."""
+    arrays, names = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if names is None:
+        missing.append("classnames")
+    if missing or names is None:
+        raise InputError(
+            f"{path}: has no {', '.join(missing)}; a feature file holds {', '.join(_ARRAYS)} "
+            "and classnames"
+        )
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if len(names) < 2 or times > 1 or not all(name.strip() for name in names):
+        what = f"{name!r} {times} times" if times > 1 else f"{len(names)} names, some empty"
+        raise InputError(
+            f"{path}: classnames must be two or more different names, one for each label; "
+            f"found {what}"
+        )
+    notes: list[str] = []
+    splits = [
+        Split(
+            _features(path, f"{split}_x", arrays[f"{split}_x"], notes),
+            _labels(path, f"{split}_y", arrays[f"{split}_y"], len(names)),
+        )
+        for split in ("train", "test")
+    ]
+    for split, found in zip(("train", "test"), splits, strict=True):
+        if len(found.items) != len(found.labels):
+            raise InputError(
+                f"{path}: {split}_x has {len(found.items)} rows and {split}_y has "
+                f"{len(found.labels)}; each feature needs one label"
+            )
+    train, test = splits
+    if arrays["train_x"].shape[1] != arrays["test_x"].shape[1]:
+        raise InputError(
+            f"{path}: train_x has {arrays['train_x'].shape[1]} columns and test_x has "
+            f"{arrays['test_x'].shape[1]}; both must come from the same image tower"
+        )
+    return Dataset(path.stem, tuple(names), train, test, notes=tuple(notes))
+
+
+def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in (*_ARRAYS, "classnames") if name in file.files}
+    except Exception as error:  # zip, zlib, numpy and the operating system all speak up here
+        reason = "not a readable .npz file"
+        if "Object arrays" in str(error):
+            reason = (
+                "an array in it is a pickle, which could run code and is never loaded; "
+                "save the class names with np.array(names, dtype=str)"
+            )
+        raise InputError(f"{path}: {reason} ({type(error).__name__})") from None
+    names = arrays.pop("classnames", None)
+    if names is None:
+        return arrays, None
+    if names.dtype.kind not in "US" or names.ndim != 1:
+        raise InputError(
+            f"{path}: classnames must be a list of texts, found {names.dtype} of shape "
+            f"{names.shape}; save them with np.array(names, dtype=str)"
+        )
+    return arrays, [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def _safetensors(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            stored = set(file.keys())
+            arrays = {name: file.get_tensor(name) for name in _ARRAYS if name in stored}
+            text = (file.metadata() or {}).get("classnames")
+            if text is None and "classnames" in stored:
+                text = file.get_tensor("classnames").tobytes()
+    except Exception as error:  # its Rust core raises its own kind; bfloat16 is a TypeError
+        raise InputError(
+            f"{path}: not a .safetensors file that numpy can hold ({type(error).__name__}: {error})"
+        ) from None
+    if text is None:
+        return arrays, None
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path}: classnames must be a JSON list of texts")
+    return arrays, names
+
+
+def _features(path: Path, name: str, given: np.ndarray, notes: list[str]) -> np.ndarray:
+    if given.ndim != 2 or given.dtype.kind != "f" or 0 in given.shape:
+        raise InputError(
+            f"{path}: {name} must hold floating-point features (N, D) with at least one row, "
+            f"found {given.dtype} of shape {given.shape}"
+        )
+    features = given.astype(np.float32)
+    lengths = np.sqrt(np.einsum("nd,nd->n", features, features, dtype=np.float64))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if bad.size:
+        what = "only zeros" if lengths[bad[0]] == 0 else "a value that is not a finite number"
+        raise InputError(
+            f"{path}: {name} has {what} in row {bad[0]} ({bad.size} such rows); "
+            "compute these features again or leave the rows out"
+        )
+    off = np.abs(lengths - 1).max()
+    if off > _UNIT:
+        features /= lengths[:, None].astype(np.float32)
+    if off > _NEARLY_UNIT:
+        notes.append(
+            f"{name}: features had lengths {lengths.min():.4g} to {lengths.max():.4g}; "
+            "each was divided by its length."
+        )
+    return features
+
+
+def _labels(path: Path, name: str, given: np.ndarray, classes: int) -> np.ndarray:
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise InputError(
+            f"{path}: {name} must hold whole numbers (N,), "
+            f"found {given.dtype} of shape {given.shape}"
+        )
+    bad = np.flatnonzero((given < 0) | (given >= classes))
+    if bad.size:
+        raise InputError(
+            f"{path}: {name}: expected 0..{classes - 1} for {classes} classes, "
+            f"found {given[bad[0]]} at row {bad[0]}"
+        )
+    return given.astype(np.int64)

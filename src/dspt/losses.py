@@ -1,0 +1,299 @@
+"""Losses of logits and labels: the double softmax, and those it is compared with.
+
+A loss is one plain function `(logits, labels, **hyper-parameters) -> per-sample loss` and a line in
+the table at the end. It may rely on float32 or float64 logits of shape (N, C) and int64 labels of
+shape (N,): `Loss` checks the input at the door, raises half precision to float32 and reduces.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dspt.errors import InputError
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda losses: losses,
+    "mean": torch.mean,
+    "sum": torch.sum,
+}
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "eps": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "q": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "scale": (lambda value: value > 0, "a number above 0"),
+    "alpha": (lambda value: value >= 0, "a number of 0 or more"),
+    "beta": (lambda value: value >= 0, "a number of 0 or more"),
+    "b": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "t": (lambda value: value > 0, "a number above 0"),
+    "tau": (lambda value: value > 0, "a number above 0"),
+    "reciprocal": (lambda value: True, "True or False"),
+    "s": (lambda value: value > 0, "a number above 0"),
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss by name, with the default of each hyper-parameter it takes."""
+
+    name: str
+    rule: Callable[..., Tensor]
+    defaults: dict[str, float]
+
+    def __call__(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        reduction: str = "mean",
+        *,
+        validate: bool = True,
+        **hyper: float,
+    ) -> Tensor:
+        """Return the loss of `logits` under `labels`.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (N, C), float16, bfloat16, float32 or float64
+            Scores before any softmax, scaled as the model scales them (CLIP: 100 times the cosine).
+        labels : Tensor of shape (N,), any integer dtype
+            Classes in 0..C-1.
+        reduction : {"mean", "sum", "none"}
+            What becomes of the N losses.
+        validate : bool
+            Whether to look for labels out of range and for logits that are not finite. Both cost
+            a pass over the data, so a loop that has checked its labels may go without.
+        **hyper : float
+            Hyper-parameters of this loss; `defaults` lists them.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or shape (N,) for "none"; float64 for float64 logits, float32 for all others.
+        """
+        self.check(**hyper)
+        logits, labels = _checked(logits, labels, reduction)
+        if validate:
+            _check_values(logits, labels)
+        return _REDUCTIONS[reduction](self.rule(logits, labels, **hyper))
+
+    def check(self, **hyper: float) -> None:
+        """Raise `InputError` for a hyper-parameter it does not take or outside its range."""
+        for key, value in hyper.items():
+            if key not in self.defaults:
+                takes = ", ".join(self.defaults) or "none"
+                raise InputError(f"loss {self.name}: no hyper-parameter {key!r}; it takes {takes}")
+            holds, expected = _RANGES[key]
+            right_type = isinstance(value, bool) == isinstance(self.defaults[key], bool)
+            finite = isinstance(value, Real) and math.isfinite(value)
+            if not (right_type and finite and holds(value)):
+                raise InputError(f"loss {self.name}: {key} must be {expected}, not {value!r}")
+
+
+def get(name: str) -> Loss:
+    """Return the loss called `name`: `get("gce")(logits, labels, q=0.7)`."""
+    if name not in _LOSSES:
+        near = get_close_matches(str(name).lower().replace("_", "-"), _LOSSES, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(f"loss: no {name!r}; {hint}The losses are {', '.join(_LOSSES)}")
+    return _LOSSES[name]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names `get` knows."""
+    return tuple(_LOSSES)
+
+
+def double_softmax_cross_entropy(
+    logits: Tensor, labels: Tensor, reduction: str = "mean", *, validate: bool = True
+) -> Tensor:
+    """Return the DSPT loss, `-log softmax(softmax(logits))[label]`.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (N, C), float16, bfloat16, float32 or float64
+        Scores before any softmax. The loss is inert on bare cosines: scale them as CLIP does.
+    labels : Tensor of shape (N,), any integer dtype
+        Classes in 0..C-1.
+    reduction : {"mean", "sum", "none"}
+        What becomes of the N losses.
+    validate : bool
+        Whether to look for labels out of range and for logits that are not finite.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or shape (N,) for "none"; float64 for float64 logits, float32 for all others.
+    """
+    return _LOSSES["dspt"](logits, labels, reduction, validate=validate)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of `logits` (N, C) under target distributions of the same shape."""
+    if targets.shape != logits.shape:
+        found = f"{tuple(targets.shape)} for logits {tuple(logits.shape)}"
+        raise InputError(f"targets: expected one distribution a row of logits, found {found}")
+    logits, _ = _checked(logits, targets.new_empty(len(logits), dtype=torch.long), reduction)
+    log_p = logits.log_softmax(1)
+    return _REDUCTIONS[reduction](-(targets.to(log_p.dtype) * log_p).sum(1))
+
+
+def _checked(logits: Tensor, labels: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Return logits in at least float32 and labels in int64, once types and shapes are right."""
+    for name, value in (("logits", logits), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name}: expected a torch tensor, found {type(value).__name__}")
+    if logits.dtype not in _FLOATS:
+        raise InputError(f"logits: expected floating point, found {logits.dtype}; use .float()")
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise InputError(f"labels: expected integers, found {labels.dtype}; use .long()")
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        shape = tuple(logits.shape)
+        raise InputError(f"logits: expected shape (N, C) with 2 or more classes, found {shape}")
+    if labels.shape != logits.shape[:1]:
+        expected, found = tuple(logits.shape[:1]), tuple(labels.shape)
+        raise InputError(f"labels: expected shape {expected}, one a row of logits, found {found}")
+    if labels.device != logits.device:
+        raise InputError(f"labels: expected on {logits.device} with logits, not {labels.device}")
+    if reduction not in _REDUCTIONS:
+        raise InputError(f"reduction: expected {', '.join(_REDUCTIONS)}, found {reduction!r}")
+    if reduction == "mean" and len(logits) == 0:
+        raise InputError("logits: 0 rows have no mean loss; skip empty batches or use 'sum'")
+    return (logits if logits.dtype == torch.float64 else logits.float()), labels.long()
+
+
+def _check_values(logits: Tensor, labels: Tensor) -> None:
+    """Raise `InputError` for the first label out of range or the first logit that is not finite."""
+    if len(labels) == 0:
+        return
+    classes = logits.shape[1]
+    low, high = labels.aminmax()
+    if low < 0 or high >= classes:
+        row = int(((labels < 0) | (labels >= classes)).nonzero()[0])
+        expected = f"0..{classes - 1} for {classes} classes"
+        raise InputError(f"labels: expected {expected}, found {int(labels[row])} at row {row}")
+    # A sum needs no memory and is finite only if all its terms are; it may overflow, so look again.
+    if not logits.detach().sum().isfinite() and not logits.isfinite().all():
+        row, column = (~logits.isfinite()).nonzero()[0].tolist()
+        found = f"{logits[row, column].item()} at row {row}, class {column}"
+        raise InputError(f"logits: expected finite numbers, found {found}; lower the learning rate")
+
+
+def _of_label(values: Tensor, labels: Tensor) -> Tensor:
+    """Return each row's value at its label."""
+    return values.gather(1, labels[:, None]).squeeze(1)
+
+
+def _ce(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def _smoothing(logits: Tensor, labels: Tensor, eps: float = 0.2) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=eps)
+
+
+def _mae(logits: Tensor, labels: Tensor) -> Tensor:
+    return 1 - _of_label(logits.softmax(1), labels)
+
+
+def _gce(logits: Tensor, labels: Tensor, q: float = 0.7) -> Tensor:
+    # p**q has an infinite slope at p = 0, exp(q log p) has none; expm1 keeps small q exact.
+    return -torch.expm1(q * _of_label(logits.log_softmax(1), labels)) / q
+
+
+def _nce(logits: Tensor, labels: Tensor, scale: float = 1.0) -> Tensor:
+    log_p = logits.log_softmax(1)
+    return scale * _of_label(log_p, labels) / log_p.sum(1)
+
+
+def _rce(logits: Tensor, labels: Tensor) -> Tensor:
+    # -sum_k p_k log(one-hot_k): log 1 = 0 at the label, log 0 taken as log 1e-4 everywhere else.
+    return -math.log(1e-4) * _mae(logits, labels)
+
+
+def _sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
+    return alpha * _ce(logits, labels) + beta * _rce(logits, labels)
+
+
+def _nce_rce(logits: Tensor, labels: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    return alpha * _nce(logits, labels) + beta * _rce(logits, labels)
+
+
+def _nce_mae(logits: Tensor, labels: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    return alpha * _nce(logits, labels) + beta * _mae(logits, labels)
+
+
+def _bootstrap(logits: Tensor, labels: Tensor, b: float = 0.95) -> Tensor:
+    log_p = logits.log_softmax(1)
+    entropy = -(log_p.exp() * log_p).sum(1)
+    return -b * _of_label(log_p, labels) + (1 - b) * entropy
+
+
+def _bootstrap_hard(logits: Tensor, labels: Tensor, b: float = 0.8) -> Tensor:
+    return b * _ce(logits, labels) + (1 - b) * _ce(logits, logits.argmax(1))
+
+
+def _logitnorm(logits: Tensor, labels: Tensor, t: float = 1.0) -> Tensor:
+    norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
+    return _ce(logits / (norm + 1e-7) / t, labels)
+
+
+def _logitclip(
+    logits: Tensor, labels: Tensor, tau: float = 1.0, reciprocal: bool = False
+) -> Tensor:
+    norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
+    # LogitClip's published code rescales to norm 1/tau where its paper says tau.
+    rescaled = logits * ((1 / tau if reciprocal else tau) / norm.clamp(min=tau))
+    return _ce(torch.where(norm > tau, rescaled, logits), labels)
+
+
+def _square(logits: Tensor, labels: Tensor) -> Tensor:
+    # The squares of a unit vector sum to 1: a softmax's place is taken, and CE follows as in DSPT.
+    return _ce(F.normalize(logits, dim=1).square(), labels)
+
+
+def _dspt(logits: Tensor, labels: Tensor) -> Tensor:
+    p = logits.softmax(1)
+    return p.logsumexp(1) - _of_label(p, labels)
+
+
+def _dspt_scale(logits: Tensor, labels: Tensor, s: float = 1.0) -> Tensor:
+    # The value grows as log(C)/s while s falls; the gradient tends to that of MAE.
+    p = s * logits.softmax(1)
+    return (p.logsumexp(1) - _of_label(p, labels)) / s
+
+
+_RULES: dict[str, Callable[..., Tensor]] = {
+    "ce": _ce,
+    "smoothing": _smoothing,
+    "mae": _mae,
+    "gce": _gce,
+    "nce": _nce,
+    "rce": _rce,
+    "sce": _sce,
+    "nce-rce": _nce_rce,
+    "nce-mae": _nce_mae,
+    "bootstrap": _bootstrap,
+    "bootstrap-hard": _bootstrap_hard,
+    "logitnorm": _logitnorm,
+    "logitclip": _logitclip,
+    "square": _square,
+    "dspt": _dspt,
+    "dspt-scale": _dspt_scale,
+}
+
+
+def _defaults(rule: Callable[..., Any]) -> dict[str, float]:
+    _, _, *hyper = inspect.signature(rule).parameters.values()
+    return {parameter.name: parameter.default for parameter in hyper}
+
+
+_LOSSES = {name: Loss(name, rule, _defaults(rule)) for name, rule in _RULES.items()}

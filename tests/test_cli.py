@@ -1,0 +1,213 @@
+"""The command line: JSON last on stdout, progress on stderr, bad input in one sentence with status 2."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from checkpoints import tiny_clip
+from PIL import Image
+from problems import NAMES, feature_file, features
+
+from dspt import cli
+
+
+@pytest.fixture(scope="module")
+def text_tower(tmp_path_factory):
+    return str(tiny_clip(tmp_path_factory.mktemp("text"), text_only=True))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return str(tiny_clip(tmp_path_factory.mktemp("clip")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(feature_file(tmp_path_factory.mktemp("data") / "pets.npz"))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of class folders, six images a class."""
+    random = np.random.RandomState(0)
+    for c, name in enumerate(["cat", "red_panda", "dog"]):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            pixels = np.clip(random.randn(20, 24, 3) * 20 + 80 * c, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def dspt(monkeypatch, capsys, tmp_path):
+    """A function that runs a command line and returns its status, output and errors."""
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dspt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        output, errors = capsys.readouterr()
+        return stop.value.code or 0, output, errors
+
+    return call
+
+
+def test_train_prints_the_figures_as_json(dspt, text_tower, data, tmp_path):
+    status, output, errors = dspt(
+        *("train", data, "--model", text_tower, "--method", "dspt", "--noise", "sym:0.4"),
+        *("--epochs", 6, "--seed", 3, "--out", tmp_path / "run", "--json"),
+    )
+    assert status == 0
+    result = json.loads(output)
+    records = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert result["accuracy"] == pytest.approx(np.mean([r["accuracy"] for r in records[-5:]]))
+    assert 0 <= result["zero_shot"] <= 100
+    expected = {"method": "dspt", "noise": "sym:0.4", "seed": 3, "epochs": 6}
+    assert expected.items() <= result.items()
+    assert result["seconds"] > 0
+    assert "epoch 6/6" in errors
+
+
+def test_train_eval_and_predict_on_a_folder_of_images(dspt, clip, photos, tmp_path):
+    status, output, errors = dspt("train", photos, "--model", clip, "--epochs", 2, "--json")
+    assert status == 0, errors
+    assert "held out" in errors, "a split nobody asked for must be said aloud"
+    run = json.loads(output)["run"]
+
+    status, output, _ = dspt("eval", run, photos, "--json", "-q")
+    assert status == 0
+    evaluated = json.loads(output)
+    assert evaluated["accuracy"] == pytest.approx(
+        json.loads((tmp_path / run / "result.json").read_text())["last_accuracy"]
+    )
+    assert set(evaluated["per_class"]) == {"cat", "red_panda", "dog"}
+
+    status, output, _ = dspt(
+        "predict", run, photos / "cat" / "0.png", photos / "dog", "--top", 2, "--json", "-q"
+    )
+    predictions = json.loads(output)["predictions"]
+    assert len(predictions) == 7
+    best = predictions[0]["classes"]
+    assert len(best) == 2
+    assert best[0]["probability"] >= best[1]["probability"]
+    status, output, _ = dspt("predict", run, photos / "cat" / "0.png", "-q")
+    assert f"0.png: {best[0]['class']} {100 * best[0]['probability']:.1f} %" in output
+
+
+def test_zeroshot_is_what_transformers_gives(dspt, text_tower, data):
+    import torch
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
+
+    model = CLIPTextModelWithProjection.from_pretrained(text_tower)
+    tokenizer = CLIPTokenizer.from_pretrained(text_tower)
+    texts = tokenizer([f"a picture of a {n}." for n in NAMES], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        class_features = model(**texts).text_embeds.numpy()
+    class_features /= np.linalg.norm(class_features, axis=1, keepdims=True)
+    x, y = features(40, 2)
+    expected = 100 * ((x @ class_features.T).argmax(1) == y).mean()
+    status, output, _ = dspt(
+        "zeroshot", data, "--model", text_tower, "--template", "a picture of a {}.", "--json"
+    )
+    assert status == 0
+    assert json.loads(output)["accuracy"] == pytest.approx(expected)
+
+
+def test_plain_output_is_for_people(dspt, text_tower, data):
+    status, output, _ = dspt(
+        "train", data, "--model", text_tower, "--noise", "pair:0.4", "--epochs", 1
+    )
+    assert status == 0
+    assert "40 % of the labels wrong" in output
+    assert "zero-shot" in output
+    assert "run folder: runs/pets-dspt-pair-0.4-seed1" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nowhere"], "data nowhere: no such file or folder"),
+        (["train", "DATA", "--model", "nowhere"], "model nowhere: no such folder"),
+        (["train", "DATA", "--method", "copo"], "did you mean coop?"),
+        (["train", "DATA", "--noise", "sym:40"], "did you mean 0.4?"),
+        (["train", "DATA", "--noise", "loud:0.4"], "no kind 'loud'"),
+        (["train", "DATA", "--noise", "file:nope.csv"], "nope.csv"),
+        (["train", "DATA", "--epochs", "-3"], "epochs = -3"),
+        (["train", "DATA", "--option", "q=1"], "method dspt takes none"),
+        (["train", "DATA", "--views", "2"], "holds features, not images"),
+        (["train", "DATA", "--device", "abacus"], "device 'abacus'"),
+        (["train", "DATA", "--out", "DATA"], "cannot be written"),
+        (["eval", "nowhere", "DATA"], "run folder nowhere: no such folder"),
+        (["predict", "nowhere", "x.png"], "run folder nowhere: no such folder"),
+        (["zeroshot", "DATA", "--template", "no name"], "exactly one {}"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(dspt, text_tower, data, arguments, message):
+    arguments = [data if a == "DATA" else a for a in arguments]
+    if "--model" not in arguments and arguments[0] in ("train", "zeroshot"):
+        arguments += ["--model", text_tower]
+    status, output, errors = dspt(*arguments, "--json")
+    assert status == 2
+    assert output == ""
+    assert message in errors
+    assert "Traceback" not in errors
+    assert len([line for line in errors.splitlines() if line.startswith("dspt: ")]) == 1
+
+
+def test_usage_errors_have_status_2(dspt):
+    assert dspt("train")[0] == 2
+    assert dspt("train", "x", "--nonsense")[0] == 2
+    assert dspt("fly")[0] == 2
+
+
+def test_eval_matches_classes_by_name_not_by_number(dspt, text_tower, data, tmp_path):
+    dspt("train", data, "--model", text_tower, "--epochs", 2, "--out", tmp_path / "run", "-q")
+    with np.load(data) as file:
+        arrays = dict(file)
+    order = np.array([2, 0, 3, 1])
+    arrays["classnames"] = arrays["classnames"][order]
+    for split in ("train", "test"):
+        arrays[f"{split}_y"] = np.argsort(order)[arrays[f"{split}_y"]]
+    np.savez(tmp_path / "reordered.npz", **arrays)
+    same = [
+        json.loads(dspt("eval", tmp_path / "run", d, "--json", "-q")[1])
+        for d in (data, "reordered.npz")
+    ]
+    assert same[0]["accuracy"] == same[1]["accuracy"]
+    arrays["classnames"][0] = "zebra"
+    np.savez(tmp_path / "other.npz", **arrays)
+    status, _, errors = dspt("eval", tmp_path / "run", "other.npz")
+    assert status == 2
+    assert "class 'zebra' is not one of the 4 classes" in errors
+
+
+def test_a_bad_image_is_named(dspt, clip, photos, tmp_path):
+    (photos / "cat" / "broken.png").write_bytes(b"\x89PNG nonsense")
+    status, _, errors = dspt("train", photos, "--model", clip, "--epochs", 1)
+    assert status == 2
+    assert "broken.png" in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_needs_neither_torch_nor_transformers():
+    code = (
+        "import sys; from dspt.cli import app; sys.argv = ['dspt', 'train', '--help']\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--noise" in done.stdout
+
+
+def test_every_command_has_examples_in_its_help(dspt):
+    for command in ("train", "eval", "predict", "zeroshot", "demo"):
+        status, output, _ = dspt(command, "--help")
+        assert status == 0
+        assert f"dspt {command}" in output.split("Examples:")[1]
