@@ -481,7 +481,7 @@ class TestCall:
 
 @pytest.fixture(scope="module")
 def told(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what `hurt_encoders` saw, in a process of its own: it forks before torch has threads."""
+    """Return what `hurt_encoders` saw; in its own process, as it forks while torch has no threads."""
     if os.name != "posix":
         pytest.skip("forks its victims")
     folder = tmp_path_factory.mktemp("processes")
@@ -498,8 +498,8 @@ def told(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 
 class TestProcesses:
     def test_a_kill_at_any_step_leaves_only_whole_packs(self, told):
-        assert told["steps"] > 40
-        assert told["packs seen after kills"] > 40
+        assert told["steps"] > 30
+        assert told["packs seen after kills"] > 20
         assert told["broken packs"] == []
 
     def test_a_kill_at_any_step_changes_no_bit_of_the_end_result(self, told):
@@ -521,18 +521,18 @@ class TestProcesses:
 def hurt_encoders(clip: str, folder: str) -> None:
     """Print as JSON what becomes of encoders that are killed, or run side by side."""
     import torch
-    import transformers
 
     torch.set_num_threads(1)
-    _ = transformers.CLIPVisionModelWithProjection
     checkpoint = open_checkpoint(clip)
-    _ = checkpoint.fingerprint
+    # Loaded once, before the forks: what takes long in an encoder is not what is hurt here.
+    tower = ImageTower(checkpoint)
+    features.ImageTower = lambda *_: tower  # type: ignore[assignment, misc]
     root = Path(folder)
-    paths = write_images(root / "images", 30)
+    paths = write_images(root / "images", 20)
     features.SHARD = 8
     told: dict[str, Any] = {}
 
-    def run(cache: str, order: range = range(30), die_at: float = 0, wait: float = 0) -> int:
+    def run(cache: str, order: range = range(20), die_at: float = 0, wait: float = 0) -> int:
         """Start an encoder that saves its result beside its cache, or dies before a step of it."""
         pid = os.fork()
         if pid:
@@ -605,11 +605,11 @@ def hurt_encoders(clip: str, folder: str) -> None:
     told |= {"killed at random": killed, "same after random kills": same(finished, expected)}
 
     for name, orders in (
-        ("together", [range(30)] * 3),
-        ("in other orders", [range(30), range(29, -1, -1), range(30)]),
+        ("together", [range(20)] * 3),
+        ("in other orders", [range(20), range(19, -1, -1), range(20)]),
     ):
         failed, wrong = 0, 0
-        for _ in range(4):
+        for _ in range(3):
             cache = name.replace(" ", "-")
             pids = [run(cache, order, wait=chance.uniform(0, 0.1)) for order in orders]
             for found in [result(pid, cache) for pid in pids]:

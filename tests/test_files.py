@@ -44,6 +44,15 @@ def test_a_failure_before_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text("old")
+    with open(path) as reader:
+        write_text(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "result.txt"
     with replacing(path) as one, replacing(path) as other:

@@ -375,6 +375,7 @@ GOOD = batch(rows=4, classes=3)
     ("logits", "labels", "sentence"),
     [
         (GOOD[0], [0, 1, 3, 9], "labels: expected 0..2 for 3 classes, found 3 at row 2"),
+        (GOOD[0], [0, 1, 2, 3], "labels: expected 0..2 for 3 classes, found 3 at row 3"),
         (GOOD[0], [0, -1, 1, 1], "labels: expected 0..2 for 3 classes, found -1 at row 1"),
         (GOOD[0], [0.0, 1.0, 1.0, 1.0], "labels: expected integers, found torch.float32"),
         (GOOD[0], [True, False, True, True], "labels: expected integers, found torch.bool"),
@@ -401,7 +402,7 @@ def test_an_unknown_reduction_is_refused() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_names() -> None:
-    with pytest.raises(InputError, match="no 'nce_rce'; did you mean nce-rce") as error:
+    with pytest.raises(InputError, match=r"no 'nce_rce' \(did you mean nce-rce") as error:
         losses.get("nce_rce")
     for name in DEFAULTS:
         assert name in str(error.value)

@@ -182,11 +182,14 @@ def test_bernoulli_noise_and_its_matrix_have_one_distribution(kind: str) -> None
             assert stats.chisquare(counts[possible], wanted).pvalue > 1e-4
 
 
-def test_a_matrix_off_by_rounding_gives_possible_classes_only() -> None:
-    transition = np.zeros((4, 4))
-    transition[:3] = 1 / 3 - 3e-7
-    noisy = noise.corrupt(np.zeros(100_000, dtype=int), 4, "matrix", transition=transition)
-    assert set(noisy.tolist()) == {0, 1, 2}
+@pytest.mark.parametrize(("word", "drawn"), [(0, 1), (2**64 - 1, 3)])
+def test_the_first_and_the_last_word_give_classes_of_the_column(
+    monkeypatch: pytest.MonkeyPatch, word: int, drawn: int
+) -> None:
+    monkeypatch.setattr(noise.Stream, "raw", lambda self, n: np.full(n, word, dtype=np.uint64))
+    transition = np.eye(5)
+    transition[:, 0] = [0, 1 / 3, 1 / 3, 1 / 3 - 9e-7, 0]
+    assert noise.corrupt([0], 5, "matrix", transition=transition) == [drawn]
 
 
 def test_transition_matrices_are_those_of_the_paper() -> None:
@@ -283,7 +286,7 @@ def test_a_type_too_narrow_for_the_classes_is_refused() -> None:
         ({"kind": "asym"}, "noise: no kind 'asym'; expected none, sym:0.4"),
         ({"sampling": "poisson"}, "sampling: expected exact or bernoulli, found 'poisson'"),
         ({"kind": "matrix"}, "transition: goes with kind 'matrix'"),
-        ({"transition": np.eye(4)}, "transition: goes with kind 'matrix' and only with it"),
+        ({"kind": "pair", "transition": np.eye(4)}, "goes with kind 'matrix' and only with it"),
         (
             {"kind": "matrix", "transition": np.eye(4), "sampling": "exact"},
             "sampling: a matrix fixes no exact count; use 'bernoulli'",
@@ -531,3 +534,8 @@ def test_other_extensions_are_refused_before_anything_is_written(tmp_path: Path)
 def test_the_module_does_not_wait_for_torch() -> None:
     code = "import sys, dspt.noise; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_transition_alone_is_enough():
+    cycle = np.eye(3)[:, [1, 2, 0]].T
+    assert corrupt([0, 1, 2], 3, transition=cycle) == corrupt([0, 1, 2], 3, "matrix", transition=cycle)

@@ -1,6 +1,7 @@
 """Claims about named randomness, against Philox4x64-10 written out and scipy's tests."""
 
 import hashlib
+import math
 
 import numpy as np
 import pytest
@@ -120,5 +121,12 @@ def test_uniform_integers_and_normal_have_their_distributions() -> None:
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def test_normal_has_the_shape_that_was_asked_for() -> None:
-    assert Stream(1, "context").normal(16, 512).shape == (16, 512)
+def test_normal_is_box_muller_in_the_shape_that_was_asked_for() -> None:
+    u = [(word >> 11) / 2**53 for word in words(12, 1, "context")]
+    wanted = [
+        math.sqrt(-2 * math.log(1 - a)) * math.cos(2 * math.pi * b)
+        for a, b in zip(u[:6], u[6:], strict=True)
+    ]
+    found = Stream(1, "context").normal(2, 3)
+    assert found.shape == (2, 3)
+    np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-12)

@@ -102,8 +102,8 @@ def get(name: str) -> Loss:
     """Return the loss called `name`: `get("gce")(logits, labels, q=0.7)`."""
     if name not in _LOSSES:
         near = get_close_matches(str(name).lower().replace("_", "-"), _LOSSES, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise InputError(f"loss: no {name!r}; {hint}The losses are {', '.join(_LOSSES)}")
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise InputError(f"loss: no {name!r}{hint}; the losses are {', '.join(_LOSSES)}")
     return _LOSSES[name]
 
 

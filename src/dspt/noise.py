@@ -69,7 +69,7 @@ def corrupt(
         whole set; the product is taken as written, so 0.29 of 100 is 29. "bernoulli" changes each
         label independently. A matrix fixes no count, so it is always drawn by "bernoulli".
     transition : array of shape (C, C), optional
-        For "matrix": `T[j, k] = Pr(noisy = j | true = k)`, so every column sums to 1.
+        `T[j, k] = Pr(noisy = j | true = k)`, so every column sums to 1; makes the kind "matrix".
 
     Returns
     -------
@@ -78,12 +78,14 @@ def corrupt(
     _check_classes(num_classes)
     true = _checked_labels(labels, num_classes)
     kind = _known_kind(kind)
+    if transition is not None and kind == "symmetric":
+        kind = "matrix"  # the default kind: a matrix says all there is to say
     if (transition is not None) != (kind == "matrix"):
         raise InputError(f"transition: goes with kind 'matrix' and only with it, found {kind!r}")
     sampling = _known_sampling(sampling, kind)
     stream = Stream(seed, "noise", kind, sampling)
     if kind == "none":
-        noisy = true.copy()
+        noisy = true
     elif transition is not None:
         noisy = _draw(stream, true, checked_transition(transition, num_classes))
     else:

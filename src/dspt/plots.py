@@ -75,7 +75,7 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
         axis.set_title(title)
         axis.set_xlabel(r"gradient on the logits, $\sum_i |\partial L / \partial z_i|$")
     axes[0].set_ylabel("share of samples (%)")
-    axes[0].legend(frameon=False, loc="upper center")
+    axes[-1].legend(frameon=False, loc="upper right", title="dashed: their mean")
     _save(figure, path)
 
 
