@@ -538,4 +538,6 @@ def test_the_module_does_not_wait_for_torch() -> None:
 
 def test_a_transition_alone_is_enough():
     cycle = np.eye(3)[:, [1, 2, 0]].T
-    assert corrupt([0, 1, 2], 3, transition=cycle) == corrupt([0, 1, 2], 3, "matrix", transition=cycle)
+    assert noise.corrupt([0, 1, 2], 3, transition=cycle) == noise.corrupt(
+        [0, 1, 2], 3, "matrix", transition=cycle
+    )
