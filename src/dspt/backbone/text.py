@@ -35,9 +35,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 # four-wide hidden layer before and after its activation. Used to turn a memory limit into a number of tokens.
 _KEPT_WIDTHS = 26
 
+# Rows of suffixes computed together in attention. Fewer make products too small to be fast, more waste work on
+# pairs of rows that do not see each other.
+_BLOCK_ROWS = 48
+
 
 @dataclass(frozen=True)
-class _Block:
+class _Layer:
     """The frozen weights of one transformer layer."""
 
     norm1: tuple[Tensor, Tensor]
@@ -50,18 +54,18 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The suffixes of some classes, packed without padding, rows they have in common kept once."""
+    """The suffixes of some classes in blocks of equal size, each row attending to rows of its own block.
 
-    classes: Tensor  # which classes, in the order packed
-    base: (
-        Tensor  # (T, D) token and position embeddings; position alone where a context vector stands
-    )
-    context_at: Tensor  # packed rows that take a context vector ...
+    A block holds the suffixes of several classes. That wastes a few products on pairs of rows that do not see each
+    other, but a few products of a good size are much faster than many tiny ones.
+    """
+
+    classes: Tensor  # which classes
+    base: Tensor  # (blocks * size, D) token and position embeddings; position alone where a context vector stands
+    context_at: Tensor  # rows that take a context vector ...
     context_row: Tensor  # ... and which one
-    padded: Tensor  # (C, L) packed row at each padded place, for attention only
-    packed: Tensor  # (T,) a padded place of each packed row
-    last: Tensor  # (C,) packed row of each EOT
-    readable: Tensor  # (C, 1, L) true where the EOT may look
+    hidden: Tensor  # (blocks, size, size) true where a row must not look
+    last: Tensor  # (C,) row of each class's EOT
 
 
 class TextTower:
@@ -113,7 +117,7 @@ class TextTower:
         layers = {
             int(m[1]) for key in weights if (m := re.search(r"encoder\.layers\.(\d+)\.", key))
         }
-        self._blocks = []
+        self._layers = []
         for layer in sorted(layers):
             at = f"text_model.encoder.layers.{layer}."
             query, key, value = (pair(f"{at}self_attn.{name}_proj") for name in "qkv")
@@ -124,8 +128,8 @@ class TextTower:
             up, down = pair(at + "mlp.fc1"), pair(at + "mlp.fc2")
             if activation == "quick_gelu":
                 up, down = (up[0] * _QUICK, up[1] * _QUICK), (down[0] / _QUICK, down[1])
-            self._blocks.append(
-                _Block(
+            self._layers.append(
+                _Layer(
                     norm1=pair(at + "layer_norm1"),
                     qkv=(weight, bias),
                     out=pair(at + "self_attn.out_proj"),
@@ -168,46 +172,34 @@ class TextTower:
         there instead.
         """
         keys_values = []
-        for depth, block in enumerate(self._blocks):
-            last = depth == len(self._blocks) - 1
-            h = F.layer_norm(x, (self.width,), *block.norm1, self._eps)
-            if last and chunk is not None:
-                x, h, queries = self._only_last_tokens(x, h, prefix_length, chunk, block)
-            else:
-                queries, h = F.linear(h, *block.qkv).tensor_split([self.width], dim=1)
-            key, value = h[:, : self.width], h[:, self.width :]
+        for depth, layer in enumerate(self._layers):
+            at_end = depth == len(self._layers) - 1
+            h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps)
+            prefix, own = F.linear(h, *layer.qkv).split([prefix_length, len(x) - prefix_length])
+            queries, *seen = prefix.chunk(3, dim=1)
             if past is None:
-                seen = key[:prefix_length], value[:prefix_length]
-                keys_values.append(seen)
+                keys_values.append((seen[0], seen[1]))
             else:
-                seen = past[depth]
-            attended = []
-            if prefix_length and not (last and chunk is not None):
-                attended.append(self._attend_prefix(queries[:prefix_length], *seen))
-            if chunk is not None:
-                own = key[prefix_length:], value[prefix_length:]
-                mine = queries if last else queries[prefix_length:]
-                attended.append(self._attend_suffix(mine, seen, own, chunk, last))
-            elif last:
-                return None, keys_values  # the prefix's keys and values are all that anybody reads
-            x = x + F.linear(torch.cat(attended) if len(attended) > 1 else attended[0], *block.out)
-            h = F.layer_norm(x, (self.width,), *block.norm2, self._eps)
-            x = x + F.linear(self._activation(F.linear(h, *block.up)), *block.down)
+                seen = list(past[depth])
+            if chunk is None:
+                if at_end:
+                    return (
+                        None,
+                        keys_values,
+                    )  # nobody reads more of a prefix than its keys and values
+                attended = self._attend_prefix(queries, *seen)
+            else:
+                attended = self._attend_suffix(own, *seen, chunk.hidden)
+                if at_end:  # only EOT is read from here on
+                    attended = attended.index_select(0, chunk.last)
+                    x = x.index_select(0, chunk.last + prefix_length)
+                elif prefix_length:
+                    attended = torch.cat([self._attend_prefix(queries, *seen), attended])
+            x = x + F.linear(attended, *layer.out)
+            h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps)
+            x = x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
         return F.linear(x, self._projection), keys_values
-
-    def _only_last_tokens(
-        self, x: Tensor, h: Tensor, prefix_length: int, chunk: _Chunk, block: _Block
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The residual and queries of the EOT rows, and the keys and values of all rows."""
-        rows = chunk.last + prefix_length
-        weight, bias = block.qkv
-        queries = F.linear(h.index_select(0, rows), weight[: self.width], bias[: self.width])
-        return (
-            x.index_select(0, rows),
-            F.linear(h, weight[self.width :], bias[self.width :]),
-            queries,
-        )
 
     def _attend_prefix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         def by_head(rows: Tensor) -> Tensor:
@@ -217,53 +209,23 @@ class TextTower:
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
         return attended.transpose(1, 2).reshape(-1, self.width)
 
-    def _attend_suffix(
-        self,
-        query: Tensor,
-        prefix: tuple[Tensor, Tensor],
-        own: tuple[Tensor, Tensor],
-        chunk: _Chunk,
-        last: bool,
-    ) -> Tensor:
-        """Attention of suffix rows to the whole prefix and, causally, to their own suffix.
+    def _attend_suffix(self, own: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Tensor:
+        """Attention of suffix rows to the whole prefix and to those rows of their block that they may see.
 
         The prefix's keys are never copied for each class: its scores are one product over all rows.
         """
-        classes, length = chunk.padded.shape
-        heads, size = self.heads, self.width // self.heads
-
-        def by_class(rows: Tensor) -> Tensor:  # (T, D) -> (H, C, L, d)
-            if len(chunk.packed) != classes * length:
-                rows = rows.index_select(0, chunk.padded.flatten())
-            return rows.view(classes, length, heads, size).permute(2, 0, 1, 3)
-
-        def by_head(rows: Tensor) -> Tensor:  # (P, D) -> (H, P, d)
-            return rows.view(-1, heads, size).transpose(0, 1)
-
-        prefix_key, prefix_value = map(by_head, prefix)
-        own_key, own_value = map(by_class, own)
-        q = query.view(classes, 1, heads, size).permute(2, 0, 1, 3) if last else by_class(query)
-        flat = q.reshape(heads, -1, size)
-        to_prefix = (flat @ prefix_key.transpose(1, 2)).view(
-            heads, classes, -1, prefix_key.shape[1]
-        )
-        to_own = q @ own_key.transpose(2, 3)
-        if last:
-            to_own = to_own.masked_fill(~chunk.readable, float("-inf"))
-        else:
-            future = torch.ones(length, length, dtype=torch.bool, device=self.device).triu(1)
-            to_own = to_own.masked_fill(future, float("-inf"))
-        weights = torch.cat([to_prefix, to_own], dim=-1).softmax(dim=-1)
-        on_prefix, on_own = weights.split([prefix_key.shape[1], length], dim=-1)
-        attended = (on_own @ own_value).add(
-            (on_prefix.reshape(heads, -1, prefix_key.shape[1]) @ prefix_value).view(
-                heads, classes, -1, size
-            )
-        )
-        rows = attended.permute(1, 2, 0, 3).reshape(-1, self.width)
-        if last or len(chunk.packed) == classes * length:
-            return rows
-        return rows.index_select(0, chunk.packed)
+        blocks, size, _ = hidden.shape
+        heads, depth = self.heads, self.width // self.heads
+        q, k, v = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4).unbind(0)
+        prefix_k, prefix_v = (rows.view(-1, heads, depth).transpose(0, 1) for rows in (key, value))
+        shared = prefix_k.shape[1]
+        to_prefix = q.reshape(heads, -1, depth) @ prefix_k.transpose(1, 2)
+        to_own = (q @ k.transpose(2, 3)).masked_fill(hidden, float("-inf"))
+        scores = torch.cat([to_prefix.view(heads, blocks, size, shared), to_own], dim=-1)
+        on_prefix, on_own = scores.softmax(dim=-1).split([shared, size], dim=-1)
+        from_prefix = on_prefix.reshape(heads, -1, shared) @ prefix_v
+        attended = on_own @ v + from_prefix.view(heads, blocks, size, depth)
+        return attended.permute(1, 2, 0, 3).reshape(-1, self.width)
 
 
 class Prompts:
@@ -276,23 +238,16 @@ class Prompts:
         self.tower = tower
         self.layout = layout
         self._prefix = self._place(layout.prefix)
-        kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._blocks)
-        tokens = max(1, tower.memory_limit // kept)
-        # Longest first: neighbours are then of one length and hardly need padding.
-        order = sorted(range(len(layout.suffixes)), key=lambda c: -len(layout.suffixes[c]))
-        self._chunks = []
-        while order:
-            fit, total = 0, 0
-            while (
-                fit < len(order) and (total := total + len(layout.suffixes[order[fit]])) <= tokens
-            ):
-                fit += 1
-            fit = max(fit, 1)
-            self._chunks.append(self._pack(order[:fit]))
-            order = order[fit:]
-        unsort = torch.cat([chunk.classes for chunk in self._chunks])
-        self._restore = torch.argsort(unsort)
-        self.tokens = len(layout.prefix) + sum(len(chunk.base) for chunk in self._chunks)
+        # Neighbours in this order begin alike, and so share rows.
+        order = sorted(range(len(layout.suffixes)), key=lambda c: layout.suffixes[c].entries())
+        blocks = self._fill_blocks(order)
+        kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._layers)
+        together = max(1, tower.memory_limit // (kept * max(len(block.slots) for block in blocks)))
+        self._chunks = [
+            self._join(blocks[i : i + together]) for i in range(0, len(blocks), together)
+        ]
+        self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
+        self.tokens = len(layout.prefix) + sum(len(block.slots) for block in blocks)
 
     def __call__(self, context: Tensor | None = None) -> Tensor:
         """Return L2-normalised class features (C, D) in fp32, differentiable in `context`."""
@@ -336,42 +291,72 @@ class Prompts:
         at = (context >= 0).nonzero().flatten()
         return base, at.to(tower.device), context[at].to(tower.device)
 
-    def _pack(self, classes: list[int]) -> _Chunk:
-        """The suffixes of `classes`, positions whose whole past is the same shared between them.
+    def _fill_blocks(self, order: list[int]) -> list[_Block]:
+        """The classes in blocks of bounded size, positions whose whole past is the same shared within a block.
 
         Causal: what a position computes depends on its past alone. So names that begin alike ("2012 BMW X3 SUV",
         "2012 BMW X6 SUV") share the rows of their common beginning.
         """
+        longest = max(map(len, self.layout.suffixes))
+        blocks: list[_Block] = []
+        for c in order:
+            suffix = self.layout.suffixes[c]
+            if not blocks or not blocks[-1].add(c, suffix, max(_BLOCK_ROWS, longest)):
+                blocks.append(_Block())
+                blocks[-1].add(c, suffix, longest)
+        return blocks
+
+    def _join(self, blocks: list[_Block]) -> _Chunk:
         device = self.tower.device
-        suffixes = [self.layout.suffixes[c] for c in classes]
-        length = max(map(len, suffixes))
-        row_of: dict[tuple[int, int], int] = {}  # (row before, what stands here) -> row
-        first_place: list[int] = []  # the padded place where a row was met first
-        padded = torch.zeros(len(classes), length, dtype=torch.long)
-        entries = []
-        for c, suffix in enumerate(suffixes):
-            row = -1
-            for i, entry in enumerate(suffix.entries()):
-                known = len(row_of)
-                row = row_of.setdefault((row, entry), known)
-                if row == known:
-                    first_place.append(c * length + i)
-                    entries.append((c, i))
-                padded[c, i] = row
-        lengths = torch.tensor([len(suffix) for suffix in suffixes])
-        base, context_at, context_row = self._place(
-            Slots.join([suffixes[c].at(i) for c, i in entries])
-        )
+        size = max(len(block.slots) for block in blocks)
+        base = torch.zeros(len(blocks) * size, self.tower.width, device=device)
+        hidden = torch.ones(len(blocks), size, size, dtype=torch.bool)
+        context_at, context_row, last = [], [], []
+        for b, block in enumerate(blocks):
+            rows, at, row = self._place(Slots.join(block.slots))
+            base[b * size : b * size + len(rows)] = rows
+            context_at.append(at + b * size)
+            context_row.append(row)
+            last += [row + b * size for row in block.last]
+            for row, path in enumerate(block.paths):
+                hidden[b, row, path] = False
         return _Chunk(
-            classes=torch.tensor(classes, device=device),
+            classes=torch.tensor([c for block in blocks for c in block.classes], device=device),
             base=base,
-            context_at=context_at,
-            context_row=context_row,
-            padded=padded.to(device),
-            packed=torch.tensor(first_place, device=device),
-            last=padded[torch.arange(len(classes)), lengths - 1].to(device),
-            readable=(torch.arange(length) < lengths[:, None])[:, None, :].to(device),
+            context_at=torch.cat(context_at),
+            context_row=torch.cat(context_row),
+            hidden=hidden.to(device),
+            last=torch.tensor(last, device=device),
         )
+
+
+class _Block:
+    """Suffixes that are computed together: a small tree of positions, each behind the one it follows."""
+
+    def __init__(self) -> None:
+        self.classes: list[int] = []
+        self.slots: list[Slots] = []  # what stands at each row
+        self.paths: list[list[int]] = []  # the rows each row may see: those before it, and itself
+        self.last: list[int] = []  # the row of each class's EOT
+        self._row_of: dict[tuple[int, int], int] = {}  # (row before, what stands here) -> row
+
+    def add(self, c: int, suffix: Slots, limit: int) -> bool:
+        """Take in a class; or, if there would be more than `limit` rows, leave everything and return False."""
+        row, known, entries = -1, 0, suffix.entries()
+        while known < len(entries) and (row, entries[known]) in self._row_of:
+            row = self._row_of[row, entries[known]]
+            known += 1
+        if len(self.slots) + len(entries) - known > limit:
+            return False
+        for i in range(known, len(entries)):
+            path = self.paths[row] if row >= 0 else []
+            before, row = row, len(self.slots)
+            self._row_of[before, entries[i]] = row
+            self.slots.append(suffix.at(i))
+            self.paths.append([*path, row])
+        self.classes.append(c)
+        self.last.append(row)
+        return True
 
 
 def _insert(base: Tensor, at: Tensor, row: Tensor, rows: Tensor | None) -> Tensor:
