@@ -526,7 +526,7 @@ def hurt_encoders(clip: str, folder: str) -> None:
     checkpoint = open_checkpoint(clip)
     # Loaded once, before the forks: what takes long in an encoder is not what is hurt here.
     tower = ImageTower(checkpoint)
-    features.ImageTower = lambda *_: tower  # type: ignore[assignment, misc]
+    features.ImageTower = lambda *_: tower
     root = Path(folder)
     paths = write_images(root / "images", 20)
     features.SHARD = 8

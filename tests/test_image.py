@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import warnings
 from contextlib import suppress
@@ -15,7 +16,15 @@ from checkpoints import tiny_clip
 from PIL import Image
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.image import MEAN, STD, BadImage, ImageTower, Preprocessing, open_image
+from dspt.backbone.image import (
+    MEAN,
+    STD,
+    BadImage,
+    ImageTower,
+    Preprocessing,
+    _random_box,
+    open_image,
+)
 from dspt.errors import InputError
 from dspt.seeds import Stream
 
@@ -91,9 +100,18 @@ class TestTrainView:
         assert 0.9 < area.max() < 1.03
         assert 0.73 < ratio.min() < 0.77
         assert 1.30 < ratio.max() < 1.37
-        # Log-uniform: as many wide crops as high ones. Uniform area, less what does not fit.
-        assert abs(np.log(ratio).mean()) < 0.03
-        assert 0.45 < area.mean() < 0.55
+
+    def test_areas_are_uniform_and_shapes_uniform_in_their_logarithm(self):
+        numbers = Stream(1, "boxes").uniform(20_000 * 22).reshape(-1, 22)
+        # Crops of half of the image or less fit whatever their shape.
+        numbers[:, 0] /= 2
+        boxes = np.array([_random_box(4000, 4000, row) for row in numbers])
+        wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+        area, shape = wide * high / 4000**2, np.log(wide / high)
+        np.testing.assert_allclose(area.mean(), 0.08 + 0.92 / 4, atol=0.005)
+        np.testing.assert_allclose(area.std(), 0.46 / math.sqrt(12), atol=0.005)
+        np.testing.assert_allclose(shape.mean(), 0, atol=0.006)
+        np.testing.assert_allclose(shape.std(), 2 * math.log(4 / 3) / math.sqrt(12), atol=0.003)
 
     def test_crops_lie_anywhere_in_the_image(self):
         left, right, top, bottom = self.boxes(400, 200, 300).T

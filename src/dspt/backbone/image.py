@@ -127,9 +127,7 @@ class Preprocessing:
         return self._pixels(picture)
 
     def _pixels(self, picture: Image.Image) -> np.ndarray:
-        pixels = np.asarray(picture).transpose(2, 0, 1)
-        # float64 up to here, as transformers scales, so that the two agree to the last bit.
-        scaled = (pixels * (1 / 255)).astype(np.float32)
+        scaled = np.asarray(picture, np.float32).transpose(2, 0, 1) / np.float32(255)
         mean, std = np.array([self.mean, self.std], np.float32)[:, :, None, None]
         return (scaled - mean) / std
 

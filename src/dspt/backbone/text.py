@@ -157,8 +157,6 @@ class TextTower:
         """Return the function from a context to class features for this layout."""
         return Prompts(self, layout)
 
-    # The transformer over rows [prefix | packed suffixes], every matrix product over all of them at once.
-
     def run(
         self,
         x: Tensor,
@@ -168,7 +166,7 @@ class TextTower:
     ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
         """Return the features at the chunk's EOT tokens, and the prefix's keys and values for each layer.
 
-        `x` starts with `prefix_length` rows of prefix; with `past` it holds none, and the keys and values come from
+        Every matrix product of a layer is one over all rows. `x` starts with `prefix_length` rows of prefix; with `past` it holds none, and the keys and values come from
         there instead.
         """
         keys_values = []
@@ -176,25 +174,21 @@ class TextTower:
             at_end = depth == len(self._layers) - 1
             h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps)
             prefix, own = F.linear(h, *layer.qkv).split([prefix_length, len(x) - prefix_length])
-            queries, *seen = prefix.chunk(3, dim=1)
-            if past is None:
-                keys_values.append((seen[0], seen[1]))
-            else:
-                seen = list(past[depth])
+            queries, keys, values = prefix.chunk(3, dim=1)
+            if past is not None:
+                keys, values = past[depth]
+            keys_values.append((keys, values))
             if chunk is None:
-                if at_end:
-                    return (
-                        None,
-                        keys_values,
-                    )  # nobody reads more of a prefix than its keys and values
-                attended = self._attend_prefix(queries, *seen)
+                if at_end:  # nobody reads more of a prefix than its keys and values
+                    return None, keys_values
+                attended = self._attend_prefix(queries, keys, values)
             else:
-                attended = self._attend_suffix(own, *seen, chunk.hidden)
+                attended = self._attend_suffix(own, keys, values, chunk.hidden)
                 if at_end:  # only EOT is read from here on
                     attended = attended.index_select(0, chunk.last)
                     x = x.index_select(0, chunk.last + prefix_length)
                 elif prefix_length:
-                    attended = torch.cat([self._attend_prefix(queries, *seen), attended])
+                    attended = torch.cat([self._attend_prefix(queries, keys, values), attended])
             x = x + F.linear(attended, *layer.out)
             h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps)
             x = x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
@@ -313,13 +307,13 @@ class Prompts:
         hidden = torch.ones(len(blocks), size, size, dtype=torch.bool)
         context_at, context_row, last = [], [], []
         for b, block in enumerate(blocks):
-            rows, at, row = self._place(Slots.join(block.slots))
-            base[b * size : b * size + len(rows)] = rows
+            embedded, at, which = self._place(Slots.join(block.slots))
+            base[b * size : b * size + len(embedded)] = embedded
             context_at.append(at + b * size)
-            context_row.append(row)
+            context_row.append(which)
             last += [row + b * size for row in block.last]
-            for row, path in enumerate(block.paths):
-                hidden[b, row, path] = False
+            for i, path in enumerate(block.paths):
+                hidden[b, i, path] = False
         return _Chunk(
             classes=torch.tensor([c for block in blocks for c in block.classes], device=device),
             base=base,
