@@ -247,6 +247,20 @@ class TestOnce:
         found = encode(paths, checkpoint, cache=tmp_path / "cache")
         np.testing.assert_allclose(found[4], expected[old][0], atol=ROUNDING)
 
+    def test_an_image_that_never_rests_is_given_up(self, paths, checkpoint, tmp_path, monkeypatch):
+        monkeypatch.setattr(features, "ROUNDS", 3)
+        read, rng = features._read, np.random.default_rng(0)
+
+        def read_then_change(item: Any, position: int) -> tuple[bytes, Any]:
+            outcome = read(item, position)
+            if item == paths[4]:
+                write_image(item, rng)
+            return outcome
+
+        monkeypatch.setattr(features, "_read", read_then_change)
+        with pytest.raises(InputError, match="the images keep changing"):
+            encode(paths, checkpoint, cache=tmp_path / "cache")
+
     def test_views_seeds_precisions_preprocessings_and_checkpoints_do_not_mix(
         self, paths, clip, checkpoint, tmp_path
     ):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -293,3 +295,38 @@ def test_fingerprint_follows_content_not_path(checkpoints, tmp_path):
 def test_logit_scale_is_the_checkpoints_or_100(checkpoints):
     assert checkpoints["one layer"].logit_scale == pytest.approx(np.exp(2.6592))
     assert checkpoints["base"].logit_scale == 100.0
+
+
+def test_the_memory_limit_bounds_a_step(tmp_path):
+    """Peak memory of a process: a step over 2,000 classes with a limit, then the same step without."""
+    folder = tiny_clip(tmp_path / "clip", text_only=True, hidden_size=64, intermediate_size=256)
+    code = f"""
+import numpy, resource, torch
+from dspt.backbone.checkpoint import open_checkpoint
+from dspt.backbone.prompt import initial_context, layout_context
+from dspt.backbone.text import TextTower
+torch.set_num_threads(1)
+checkpoint = open_checkpoint({str(folder)!r})
+letters = numpy.random.RandomState(0).choice(list("abcdefghijklmnopqrstuvwxyz"), (2000, 8))
+layout = layout_context(checkpoint, ["".join(word) for word in letters])
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def step(limit):
+    tower = TextTower(checkpoint, memory_limit=limit)
+    context = initial_context(checkpoint, tower.embeddings, layout, 1).requires_grad_()
+    tower.compile(layout)(context).square().sum().backward()
+    return context.grad
+
+step(1)  # whatever the first step brings in is not counted
+before = peak()
+step(8 * 2**20)
+limited = peak() - before
+step(2**40)
+print(limited, peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    limited, unlimited = map(float, done.stdout.split())
+    assert unlimited > 100, "the step must need memory for the comparison to say anything"
+    assert limited < unlimited / 3

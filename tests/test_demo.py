@@ -1,0 +1,49 @@
+"""The demonstration shows on real images what the paper says of wrong labels."""
+
+import json
+import sys
+
+import pytest
+
+from dspt import cli
+from dspt.config import Config
+from dspt.demo import gradients, run_demo
+from dspt.progress import Reporter
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
+
+
+def check(result):
+    for noise in ("sym60", "pair40"):
+        assert result[noise]["dspt"] > result["zero_shot"], f"DSPT must end above zero-shot at {noise}"
+        assert result[noise]["coop"] < result[noise]["dspt"] - 5, f"CoOp must fall well below at {noise}"
+
+
+def test_coop_falls_and_dspt_does_not(cache, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dspt", "demo", "--out", str(tmp_path / "demo"), "--json"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    output, errors = capsys.readouterr()
+    result = json.loads(output)
+    assert set(result["sym60"]) == set(result["pair40"]) == {"coop", "mae", "dspt"}
+    check(result)
+    assert "epoch" in errors
+    for plot in ("accuracy.png", "gradients.png"):
+        assert (tmp_path / "demo" / plot).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_other_seeds_show_it_too(cache, tmp_path, seed):
+    check(run_demo(tmp_path, 20, seed, Reporter(silent=True)))
+
+
+def test_the_double_softmax_silences_wrong_labels_before_any_training(cache):
+    panels, right = gradients("embedded", "sym:0.6", Config(), Reporter(silent=True))
+    single, double = panels.values()
+    assert single[~right].mean() > 1.3 * single[right].mean()
+    assert double[~right].mean() < 0.7 * double[right].mean()
