@@ -201,6 +201,15 @@ class TestOnce:
         assert sum(encoded) == 20
         np.testing.assert_array_equal(found[:20], found[20:])
 
+    def test_arrays_are_told_apart_by_every_pixel_and_by_their_shape(
+        self, checkpoint, tmp_path, encoded
+    ):
+        array = np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8)
+        changed = array.copy()
+        changed[-1, -1] ^= 1
+        encode([array, changed, array.reshape(9, 16), array], checkpoint, cache=tmp_path / "cache")
+        assert sum(encoded) == 3
+
     def test_a_changed_image_changes_its_row_and_is_the_only_one_encoded(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
@@ -249,7 +258,7 @@ class TestOnce:
 
     def test_an_image_that_never_rests_is_given_up(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(features, "ROUNDS", 3)
-        read, rng = features._read, np.random.default_rng(0)
+        read, rng = features._read, np.random.default_rng(7)
 
         def read_then_change(item: Any, position: int) -> tuple[bytes, Any]:
             outcome = read(item, position)
@@ -367,6 +376,24 @@ class TestDamage:
             encode(part, checkpoint, cache=tmp_path / "cache")
             assert len(np.load(tmp_path / "cache" / "digests.npy")) == 10
 
+    def test_packs_that_another_process_joined_and_dropped_are_found_again(
+        self, paths, checkpoint, tmp_path, encoded, monkeypatch
+    ):
+        monkeypatch.setattr(features, "SHARD", 6)
+        copy, others = features._Store._copy, []
+
+        def copy_too_late(store: Any, digests: np.ndarray, *arguments: Any) -> None:
+            if not others:
+                others.append("another process, with another order")
+                store.join(digests[::-1])
+            copy(store, digests, *arguments)
+
+        monkeypatch.setattr(features._Store, "_copy", copy_too_late)
+        found = encode(paths, checkpoint, cache=tmp_path / "cache")
+        assert sum(encoded) == 20
+        expected = embed(paths, ImageTower(checkpoint))
+        np.testing.assert_allclose(found, expected, atol=ROUNDING)
+
     def test_what_the_dead_left_is_removed_after_a_day(self, paths, checkpoint, tmp_path):
         encode(paths, checkpoint, cache=tmp_path / "cache")
         folder = packs(tmp_path / "cache")[0].parent
@@ -430,6 +457,15 @@ class TestCall:
         assert seen == sorted(seen)
         assert seen[0] == (4, 20)
         assert seen[-1] == (20, 20)
+
+    def test_progress_counts_what_was_there_already(self, paths, checkpoint, tmp_path, monkeypatch):
+        monkeypatch.setattr(features, "SHARD", 6)
+        encode(paths[10:], checkpoint, cache=tmp_path / "cache")
+        seen: list[tuple[int, int]] = []
+        encode(
+            paths, checkpoint, cache=tmp_path / "cache", progress=lambda *call: seen.append(call)
+        )
+        assert [done for done, _ in seen] == [6, 6, 12, 12, 18, 20]
 
     def test_an_interrupt_loses_no_more_than_a_shard(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
@@ -580,7 +616,10 @@ def hurt_encoders(clip: str, folder: str) -> None:
     }
 
     def is_whole(pack: Path) -> bool:
-        digests, found = np.load(pack / "digests.npy"), np.load(pack / "features.npy")
+        try:
+            digests, found = np.load(pack / "digests.npy"), np.load(pack / "features.npy")
+        except (OSError, ValueError):
+            return False
         known = np.stack([rows[digest.tobytes()] for digest in digests])
         return np.array_equal(found[:, 0], known)
 
