@@ -19,7 +19,8 @@ import pytest
 from checkpoints import tiny_clip
 from PIL import Image
 
-from dspt import features
+from dspt import contents, features
+from dspt import packs as store
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.errors import InputError
@@ -99,7 +100,7 @@ class TestFeatures:
             paths, checkpoint, view="train", views=3, seed=5, cache=tmp_path / "1", batch_size=4
         )
         assert found.shape == (20, 3, 16)
-        digest = features._read(paths[6], 6)[0].hex()
+        digest = contents.read(paths[6], 6)[0].hex()
         views = [cut.train_view(paths[6], Stream(5, "view", digest, v)) for v in range(3)]
         np.testing.assert_allclose(found[6], tower(np.stack(views)), atol=ROUNDING)
 
@@ -161,23 +162,23 @@ class TestOnce:
     def test_a_second_call_does_not_even_read_the_images(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(features, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1)
         first = encode(paths, checkpoint, cache=tmp_path / "cache")
-        monkeypatch.setattr(features, "_read", lambda *_: pytest.fail("an image was read"))
+        monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
 
     def test_images_written_a_moment_ago_are_read_again(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
         encode(paths, checkpoint, cache=tmp_path / "cache")
-        monkeypatch.setattr(features, "_read", lambda *_: pytest.fail("an image was read"))
+        monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         with pytest.raises(pytest.fail.Exception):
             encode(paths, checkpoint, cache=tmp_path / "cache")
 
     def test_another_order_a_part_and_duplicates_are_taken_from_what_is_there(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         whole = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         encoded.clear()
         for order in ([*range(19, -1, -1)], [3, 1, 8], [5, 5, 0, 5]):
@@ -195,7 +196,7 @@ class TestOnce:
     def test_the_same_content_is_encoded_once_wherever_it_lies(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         copies = [shutil.copy(path, tmp_path / f"copy{i}") for i, path in enumerate(paths)]
         found = encode([*paths, *copies], checkpoint, cache=tmp_path / "cache")
         assert sum(encoded) == 20
@@ -213,7 +214,7 @@ class TestOnce:
     def test_a_changed_image_changes_its_row_and_is_the_only_one_encoded(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1)
         before = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         encoded.clear()
         status = os.stat(paths[4])
@@ -240,7 +241,7 @@ class TestOnce:
             )
             for content in (new, old)
         }
-        read = features._read
+        read = contents.read
 
         def read_then_change(item: Any, position: int) -> tuple[bytes, Any]:
             outcome = read(item, position)
@@ -249,7 +250,7 @@ class TestOnce:
             return outcome
 
         with monkeypatch.context() as patch:
-            patch.setattr(features, "_read", read_then_change)
+            patch.setattr(contents, "read", read_then_change)
             found = encode(paths, checkpoint, cache=tmp_path / "cache")
         np.testing.assert_allclose(found[4], expected[new][0], atol=ROUNDING)
         Path(paths[4]).write_bytes(old)
@@ -258,7 +259,7 @@ class TestOnce:
 
     def test_an_image_that_never_rests_is_given_up(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(features, "ROUNDS", 3)
-        read, rng = features._read, np.random.default_rng(7)
+        read, rng = contents.read, np.random.default_rng(7)
 
         def read_then_change(item: Any, position: int) -> tuple[bytes, Any]:
             outcome = read(item, position)
@@ -266,7 +267,7 @@ class TestOnce:
                 write_image(item, rng)
             return outcome
 
-        monkeypatch.setattr(features, "_read", read_then_change)
+        monkeypatch.setattr(contents, "read", read_then_change)
         with pytest.raises(InputError, match="the images keep changing"):
             encode(paths, checkpoint, cache=tmp_path / "cache")
 
@@ -308,17 +309,17 @@ class TestOnce:
     def test_shards_are_gone_when_the_whole_is_there(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         encode(paths, checkpoint, cache=tmp_path / "cache")
         assert len(packs(tmp_path / "cache")) == 1
         assert not list((tmp_path / "cache").glob("*/.*"))
 
     def test_views_are_committed_by_the_row(self, paths, checkpoint, tmp_path, monkeypatch):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         written: list[int] = []
-        write = features._Store.write
+        write = store.Store.write
         monkeypatch.setattr(
-            features._Store,
+            store.Store,
             "write",
             lambda store, digests, f: (written.append(len(digests)), write(store, digests, f))[1],
         )
@@ -355,7 +356,7 @@ class TestDamage:
     def test_a_damaged_memory_of_digests_is_ignored(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch, content
     ):
-        monkeypatch.setattr(features, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1)
         first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         memory = tmp_path / "cache" / "digests.npy"
         if content is None:
@@ -364,14 +365,14 @@ class TestDamage:
             memory.write_bytes(content)
         np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
         assert sum(encoded) == 20
-        monkeypatch.setattr(features, "_read", lambda *_: pytest.fail("an image was read"))
+        monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         encode(paths, checkpoint, cache=tmp_path / "cache")
 
     def test_the_memory_of_digests_keeps_to_its_size(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(features, "SETTLED", -1)
-        monkeypatch.setattr(features, "MOST_REMEMBERED", 12)
+        monkeypatch.setattr(contents, "SETTLED", -1)
+        monkeypatch.setattr(contents, "MOST_REMEMBERED", 12)
         for part in (paths[:10], paths[10:]):
             encode(part, checkpoint, cache=tmp_path / "cache")
             assert len(np.load(tmp_path / "cache" / "digests.npy")) == 10
@@ -379,8 +380,8 @@ class TestDamage:
     def test_packs_that_another_process_joined_and_dropped_are_found_again(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
-        copy, others = features._Store._copy, []
+        monkeypatch.setattr(store, "SHARD", 6)
+        copy, others = store.Store._copy, []
 
         def copy_too_late(store: Any, digests: np.ndarray, *arguments: Any) -> None:
             if not others:
@@ -388,7 +389,7 @@ class TestDamage:
                 store.join(digests[::-1])
             copy(store, digests, *arguments)
 
-        monkeypatch.setattr(features._Store, "_copy", copy_too_late)
+        monkeypatch.setattr(store.Store, "_copy", copy_too_late)
         found = encode(paths, checkpoint, cache=tmp_path / "cache")
         assert sum(encoded) == 20
         expected = embed(paths, ImageTower(checkpoint))
@@ -410,7 +411,7 @@ class TestBadImages:
     def test_are_told_with_their_number_and_the_good_ones_are_kept(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         Path(paths[3]).write_bytes(b"")
         Path(paths[10]).write_bytes(Path(paths[10]).read_bytes()[:100])
         Path(paths[17]).unlink()
@@ -432,7 +433,7 @@ class TestBadImages:
     def test_are_not_all_waited_for_when_there_are_many(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         monkeypatch.setattr(features, "MOST_BAD", 8)
         with pytest.raises(InputError, match=r"at least 12 of 20 .*, and others"):
             encode([f"{path}.none" for path in paths], checkpoint, cache=tmp_path / "cache")
@@ -445,7 +446,7 @@ class TestBadImages:
 
 class TestCall:
     def test_progress_rises_to_the_number_of_images(self, paths, checkpoint, tmp_path, monkeypatch):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         seen: list[tuple[int, int]] = []
         encode(
             paths,
@@ -459,7 +460,7 @@ class TestCall:
         assert seen[-1] == (20, 20)
 
     def test_progress_counts_what_was_there_already(self, paths, checkpoint, tmp_path, monkeypatch):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
         encode(paths[10:], checkpoint, cache=tmp_path / "cache")
         seen: list[tuple[int, int]] = []
         encode(
@@ -470,7 +471,7 @@ class TestCall:
     def test_an_interrupt_loses_no_more_than_a_shard(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(features, "SHARD", 6)
+        monkeypatch.setattr(store, "SHARD", 6)
 
         def interrupt(done: int, total: int) -> None:
             if done > 12:
@@ -579,7 +580,7 @@ def hurt_encoders(clip: str, folder: str) -> None:
     features.ImageTower = lambda *_: tower
     root = Path(folder)
     paths = write_images(root / "images", 20)
-    features.SHARD = 8
+    store.SHARD = 8
     told: dict[str, Any] = {}
 
     def run(cache: str, order: range = range(20), die_at: float = 0, wait: float = 0) -> int:

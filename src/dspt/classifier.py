@@ -13,12 +13,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from dspt import methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
+from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config, from_dict
 from dspt.errors import InputError
+from dspt.features import embed
 from dspt.files import write_json
 from dspt.pipeline import device, image_features, open_text_tower
 from dspt.progress import Reporter
 from dspt.runs import RunFolder, describe, environment
+
+# Requests of no more images than this are not kept on disk: a service would fill it with them.
+_FEW = 64
 
 
 class PromptClassifier(ClassifierMixin, BaseEstimator):
@@ -161,10 +166,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def features(self, X: Any) -> np.ndarray:
         """Return the L2-normalised image features (N, D) that `X` stands for."""
         items = _items(X)
-        reporter = getattr(self, "reporter", None) or Reporter(silent=not self.verbose)
-        features = image_features(
-            items, self._checkpoint(), self._config(), reporter, cache=self._cache()
-        )
+        if len(items) <= _FEW and not isinstance(items, np.ndarray):
+            features = embed(items, self._image_tower())
+        else:
+            reporter = getattr(self, "reporter", None) or Reporter(silent=not self.verbose)
+            features = image_features(
+                items, self._checkpoint(), self._config(), reporter, cache=self._cache()
+            )
         width = self.prototypes_.shape[1]
         if features.shape[1] != width:
             raise InputError(
@@ -219,8 +227,15 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
                 )
         return self._opened
 
+    def _image_tower(self) -> ImageTower:
+        """The image tower, loaded once for all requests."""
+        if not hasattr(self, "_loaded"):
+            self._loaded = ImageTower(self._checkpoint(), str(device(self._config())))
+        return self._loaded
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_opened"}
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("_opened", "_loaded")}
 
 
 def load(directory: str | Path) -> PromptClassifier:

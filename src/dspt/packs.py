@@ -1,0 +1,202 @@
+"""Features on disk in immutable packs, each of them whole or absent.
+
+A key, hashed, names a folder, which holds *packs*. A pack is a folder with `digests.npy` (n, 32),
+the content of n images, and `features.npy`, their features; its name is a hash of its digests. It
+is written under another name and renamed when all of it is on disk, and never changed: there is a
+whole pack or none. Missing features are written as small packs while the work goes on, so a kill
+loses one of these at most, and copied to one pack in the asked order at the end. A process that
+finds a pack gone looks again: packs are removed only after another one holds their rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from dspt.errors import InputError
+
+# Features between two commits to disk; a pack of no more than these is cheap to copy again.
+SHARD = 1024
+# Rows copied at a time when packs are joined.
+BLOCK = 4096
+# Age in seconds at which a temporary folder is nobody's any more.
+STALE = 24 * 3600
+
+_FEATURES, _DIGESTS = "features.npy", "digests.npy"
+_FLOAT = np.dtype(np.float32).str
+
+
+class Store:
+    """The packs of one key."""
+
+    def __init__(self, root: Path, key: tuple[object, ...]) -> None:
+        self._folder = root / _hash(repr(key).encode())
+        with _told(root):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for folder in self._folder.glob(".*"):
+                with suppress(FileNotFoundError):  # it was somebody's, who has just ended
+                    if time.time() - folder.stat().st_mtime > STALE:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+    def open(self, digests: np.ndarray) -> np.ndarray | None:
+        """Give the features of exactly these images in this order, if there is such a pack."""
+        pack = self._open(self._path(digests))
+        return pack and pack[1]
+
+    def index(self) -> Index:
+        """Give the place of every feature that is stored now."""
+        opened = ((path, self._open(path)) for path in sorted(self._folder.glob("[!.]*")))
+        return Index([(path, pack[0]) for path, pack in opened if pack])
+
+    def write(self, digests: np.ndarray, features: np.ndarray) -> None:
+        """Keep `features` as a pack."""
+        with self._writing(digests) as folder:
+            np.save(folder / _FEATURES, features)
+
+    def join(self, digests: np.ndarray) -> None:
+        """Copy the features of these images to one pack, if they are all there; drop its parts."""
+        index = self.index()
+        places = index.find(digests)
+        if (places < 0).any():
+            return
+        try:
+            if not self._path(digests).exists():
+                self._copy(digests, index, places)
+        except FileNotFoundError:
+            return  # another process joined and dropped a pack; the next round finds its rows
+        whole = Index([(self._path(digests), digests)])
+        for path, part in index.packs:
+            # Larger ones may be what another call asks for, and are not so quickly copied.
+            if path != self._path(digests) and len(part) <= SHARD and (whole.find(part) >= 0).all():
+                self._drop(path)
+
+    def _copy(self, digests: np.ndarray, index: Index, places: np.ndarray) -> None:
+        packs, rows = index.pack[places], index.row[places]
+
+        def features(number: int) -> np.ndarray:
+            return np.load(index.packs[number][0] / _FEATURES, mmap_mode="r")
+
+        shape = features(packs[0]).shape[1:]
+        header = {"descr": _FLOAT, "fortran_order": False, "shape": (len(digests), *shape)}
+        with self._writing(digests) as folder, open(folder / _FEATURES, "wb") as file:
+            np.lib.format.write_array_header_2_0(file, header)
+            for start in range(0, len(digests), BLOCK):
+                pack, row = packs[start : start + BLOCK], rows[start : start + BLOCK]
+                block = np.empty((len(pack), *shape), _FLOAT)
+                for number in np.unique(pack):
+                    block[pack == number] = features(number)[row[pack == number]]
+                # Written, not mapped: when the disk is full this is an error, not a crash.
+                file.write(block.data)
+
+    def _path(self, digests: np.ndarray) -> Path:
+        return self._folder / _hash(digests.tobytes())
+
+    def _open(self, path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+        """Give the digests and features of a pack that is whole; one that is not is removed."""
+        try:
+            digests = np.load(path / _DIGESTS, allow_pickle=False)
+            # A file that is shorter than its header says cannot be mapped.
+            features = np.load(path / _FEATURES, mmap_mode="r", allow_pickle=False)
+            if self._path(digests) == path and len(features) == len(digests):
+                return digests, features
+        except Exception:  # numpy answers damaged headers with errors of many kinds
+            pass
+        if path.exists():
+            self._drop(path)
+        return None
+
+    @contextmanager
+    def _writing(self, digests: np.ndarray) -> Iterator[Path]:
+        """Give a temporary folder, which becomes the pack of `digests` when the block ends well."""
+        folder = self._folder / f".{uuid.uuid4().hex}"
+        try:
+            with _told(self._folder):
+                folder.mkdir()
+                yield folder
+                np.save(folder / _DIGESTS, digests)
+                for path in (folder / _DIGESTS, folder / _FEATURES, folder):
+                    _sync(path)
+                try:
+                    folder.rename(self._path(digests))
+                except OSError as error:
+                    # Another process may have made the same pack, and even dropped it since.
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                        raise
+                _sync(self._folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop(self, path: Path) -> None:
+        """Remove a pack: first its name, so that nobody finds half of it."""
+        away = self._folder / f".{uuid.uuid4().hex}"
+        with suppress(OSError):
+            path.rename(away)
+        shutil.rmtree(away, ignore_errors=True)
+
+
+class Index:
+    """Where each digest is: a place p stands for row[p] of packs[pack[p]]."""
+
+    def __init__(self, packs: list[tuple[Path, np.ndarray]]) -> None:
+        self.packs = packs
+        lengths = [len(digests) for _, digests in packs]
+        self.pack = np.repeat(np.arange(len(packs)), lengths)
+        self.row = np.concatenate([np.zeros(0, np.int64), *map(np.arange, lengths)])
+        keys = _keys(np.concatenate([matrix([]), *(digests for _, digests in packs)]))
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def find(self, digests: np.ndarray) -> np.ndarray:
+        """Give the place of each digest, -1 for one that is not there."""
+        if not len(self._keys):
+            return np.full(len(digests), -1)
+        keys = _keys(digests)
+        near = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[near] == keys, self._order[near], -1)
+
+
+def matrix(digests: list[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+
+
+def _keys(digests: np.ndarray) -> np.ndarray:
+    """Give digests in a form that numpy can sort."""
+    return np.ascontiguousarray(digests).view("S32")[:, 0]
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Turn an operating system's refusal to write into a sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # another process tidied up at the same moment
+    except OSError as error:
+        raise InputError(
+            f"feature store {folder}: cannot be written ({error.strerror}); make room there, name "
+            "another folder, or set DSPT_CACHE"
+        ) from None
+
+
+def _sync(path: Path) -> None:
+    """Have a file or folder on disk before what comes next."""
+    if path.is_dir() and os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
