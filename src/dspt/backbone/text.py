@@ -166,8 +166,8 @@ class TextTower:
     ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
         """Return the features at the chunk's EOT tokens, and the prefix's keys and values for each layer.
 
-        Every matrix product of a layer is one over all rows. `x` starts with `prefix_length` rows of prefix; with `past` it holds none, and the keys and values come from
-        there instead.
+        Every matrix product of a layer is one over all rows. `x` starts with `prefix_length` rows of prefix; with
+        `past` it holds none, and the keys and values come from there instead.
         """
         keys_values = []
         for depth, layer in enumerate(self._layers):
