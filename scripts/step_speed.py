@@ -23,7 +23,7 @@ from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 from transformers.utils import logging
 
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
-from dspt.backbone.prompt import Layout, Slots, initial_context
+from dspt.backbone.prompt import Layout, initial_context
 from dspt.backbone.text import TextTower
 
 # name, classes, positions of a step when the prefix is shared and suffixes are packed (SOT, 16 contexts, suffixes)
@@ -120,14 +120,8 @@ def random_suffixes(classes: int, total: int) -> list[list[int]]:
 
 def layout(suffixes: list[list[int]]) -> Layout:
     """Return the layout [SOT | 16 contexts | suffix]."""
-
-    def slots(tokens: list[int], contexts: list[int], first: int) -> Slots:
-        position = np.arange(first, first + len(tokens))
-        return Slots(np.array(tokens), np.array(contexts), position)
-
-    prefix = slots([49406] + [-1] * CONTEXT, [-1, *range(CONTEXT)], 0)
-    parts = tuple(slots(s, [-1] * len(s), 1 + CONTEXT) for s in suffixes)
-    return Layout(prefix, parts, (CONTEXT,))
+    prefix = (49406, *(-1 - row for row in range(CONTEXT)))
+    return Layout(prefix, tuple(map(tuple, suffixes)), (CONTEXT,))
 
 
 def reference(checkpoint: Checkpoint, suffixes: list[list[int]]):

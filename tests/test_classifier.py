@@ -75,7 +75,7 @@ def test_saved_and_loaded_it_predicts_the_same(text_tower, tmp_path, method):
     loaded = dspt.load(tmp_path / "clf")
     assert np.array_equal(loaded.predict(x), clf.predict(x))
     assert np.array_equal(loaded.predict_proba(x), clf.predict_proba(x))
-    assert loaded.get_params() == clf.get_params()
+    assert loaded.get_params() == {**clf.get_params(), "device": "auto"}
 
 
 def test_images_as_paths_pil_and_arrays_are_the_same_images(clip, tmp_path):
@@ -105,6 +105,59 @@ def test_scikit_learns_tools_work_on_it(text_tower):
     assert np.array_equal(again.predict(x), fitted.predict(x))
     with pytest.raises(NotFittedError):
         clone(clf).predict(x)
+
+
+def test_cross_validated_probabilities_work_with_names_and_with_numbers(text_tower):
+    from sklearn.model_selection import cross_val_predict
+
+    x, y = features(60)
+    clf = classifier(text_tower, epochs=1, class_names=NAMES)
+    for labels in (y, np.array(NAMES)[y]):
+        assert cross_val_predict(clf, x, labels, cv=3, method="predict_proba").shape == (60, 4)
+
+
+def test_classes_are_sorted_as_metrics_expect(text_tower):
+    x, y = features(60)
+    clf = classifier(text_tower).fit(x, np.array(NAMES)[y], class_names=NAMES[::-1])
+    assert clf.classes_.tolist() == sorted(NAMES)
+    assert np.array_equal(clf.predict(x), clf.classes_[clf.predict_proba(x).argmax(1)])
+
+
+def test_a_saved_classifier_needs_no_checkpoint_for_features(text_tower, tmp_path):
+    import shutil
+
+    shutil.copytree(text_tower, tmp_path / "clip")
+    x, y = features(60)
+    clf = classifier(str(tmp_path / "clip"), momentum=0.5, text_memory=77).fit(
+        x, y, class_names=NAMES
+    )
+    clf.save(tmp_path / "clf")
+    shutil.rmtree(tmp_path / "clip")
+    loaded = dspt.load(tmp_path / "clf", device="cpu")
+    assert np.array_equal(loaded.predict(x), clf.predict(x))
+    assert (loaded.momentum, loaded.text_memory) == (0.5, 77)
+
+
+def test_saving_never_destroys_a_run_or_a_checkpoint(text_tower, tmp_path):
+    data = feature_file(tmp_path / "pets.npz")
+    run(str(data), Config(model=text_tower, epochs=1), "none", tmp_path / "run")
+    clf = dspt.load(tmp_path / "run")
+    with pytest.raises(InputError, match="it holds a run of dspt train"):
+        clf.save(tmp_path / "run")
+    with pytest.raises(InputError, match="files of something else"):
+        clf.save(text_tower)
+    clf.save(tmp_path / "clf")
+    clf.save(tmp_path / "clf")  # again is fine
+
+
+def test_few_images_leave_nothing_on_disk(clip, tmp_path):
+    images = np.random.RandomState(0).randint(0, 256, (70, 9, 9), dtype=np.uint8)
+    clf = classifier(clip, epochs=1, cache=tmp_path / "cache")
+    clf.fit(images, np.arange(70) % 2, class_names=NAMES[:2])
+    before = sorted((tmp_path / "cache").rglob("*"))
+    for one in (images[:1] + 1, [images[3] // 2], images[:5] // 3):
+        clf.predict(one)
+    assert sorted((tmp_path / "cache").rglob("*")) == before
 
 
 def test_features_need_not_be_normalised(text_tower):
@@ -140,10 +193,16 @@ def test_bad_input_is_named(text_tower, tmp_path):
         ({"X": x * np.nan, "y": y, "class_names": NAMES}, "row 0 is zero or not finite"),
         ({"X": x[:, None], "y": y, "class_names": NAMES}, "float array of shape"),
         ({"X": x[:, :3], "y": y, "class_names": NAMES}, "3 wide"),
+        ({"X": None, "y": y, "class_names": NAMES}, "expected a list or an array, found NoneType"),
+        ({"X": [[], []], "y": [0, 1], "class_names": NAMES}, "features are \\(N, D\\)"),
+        ({"X": [[1.0], [1.0, 2.0]], "y": [0, 1], "class_names": NAMES}, "rows differ in length"),
     ]
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             classifier(text_tower).fit(**arguments)
+    for wrong in ({"epochs": "3"}, {"epochs": 2.5}, {"batch_size": 8.0}, {"seed": None}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: expected a whole number"):
+            classifier(text_tower, **wrong).fit(x, y, class_names=NAMES)
     with pytest.raises(InputError, match="has no image tower"):
         classifier(text_tower, cache=tmp_path).fit(
             [np.zeros((8, 8), np.uint8)] * 2, [0, 1], class_names=NAMES[:2]

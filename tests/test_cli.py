@@ -75,7 +75,10 @@ def test_train_prints_the_figures_as_json(dspt, text_tower, data, tmp_path):
 
 
 def test_train_eval_and_predict_on_a_folder_of_images(dspt, clip, photos, tmp_path):
-    status, output, errors = dspt("train", photos, "--model", clip, "--epochs", 2, "--json")
+    # another seed than 1: eval must find the test images that training has not seen
+    status, output, errors = dspt(
+        "train", photos, "--model", clip, "--epochs", 2, "--seed", 2, "--json"
+    )
     assert status == 0, errors
     assert "held out" in errors, "a split nobody asked for must be said aloud"
     run = json.loads(output)["run"]
@@ -143,6 +146,9 @@ def test_plain_output_is_for_people(dspt, text_tower, data):
         (["train", "DATA", "--views", "2"], "holds features, not images"),
         (["train", "DATA", "--device", "abacus"], "device 'abacus'"),
         (["train", "DATA", "--out", "DATA"], "cannot be written"),
+        (["train", "DATA", "--template", "{}{}"], "exactly one {}"),
+        (["demo", "--epochs", "0"], "epochs = 0: expected at least 1"),
+        (["data", "export", "DATA"], "give a new folder"),
         (["eval", "nowhere", "DATA"], "run folder nowhere: no such folder"),
         (["predict", "nowhere", "x.png"], "run folder nowhere: no such folder"),
         (["zeroshot", "DATA", "--template", "no name"], "exactly one {}"),
@@ -152,7 +158,7 @@ def test_bad_input_is_one_sentence_and_status_2(dspt, text_tower, data, argument
     arguments = [data if a == "DATA" else a for a in arguments]
     if "--model" not in arguments and arguments[0] in ("train", "zeroshot"):
         arguments += ["--model", text_tower]
-    status, output, errors = dspt(*arguments, "--json")
+    status, output, errors = dspt(*arguments, *(["--json"] if arguments[0] != "data" else []))
     assert status == 2
     assert output == ""
     assert message in errors

@@ -186,7 +186,7 @@ class TestWriteImageFolder:
         with pytest.raises(InputError, match="'T-shirt/top' cannot be the name of a folder"):
             write_image_folder(self.dataset("T-shirt/top", "coat"), tmp_path)
         (tmp_path / "file").touch()
-        with pytest.raises(InputError, match="not empty"):
+        with pytest.raises(InputError, match="not an empty folder"):
             write_image_folder(self.dataset("a", "b"), tmp_path)
 
 

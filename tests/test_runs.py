@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,50 @@ def test_zero_shot_is_a_run_too(clip, data, tmp_path):
     assert "context" not in load_file(tmp_path / "run" / "context.safetensors")
 
 
+def test_a_checkpoint_folder_is_never_taken_for_a_run(clip, data, tmp_path):
+    shutil.copytree(clip, tmp_path / "model")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()}
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="files of something else"):
+            run(data, Config(model=clip, epochs=1), "none", tmp_path / "model", overwrite)
+    after = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir() if p.name != ".lock"}
+    assert after == before
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(InputError, match=r"files of something else in it \(config.json\)"):
+        run(data, Config(model=clip, epochs=1), "none", only, overwrite=True)
+
+
+def test_a_kill_before_anything_was_described_does_no_harm(clip, data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "environment.json").write_text("{}")
+    assert run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")["epochs"] == 1
+
+
+def test_what_does_not_change_the_result_may_change_on_resuming(clip, data, tmp_path):
+    first = run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
+    moved = shutil.copy(data, tmp_path / "moved.npz")
+    config = Config(model=clip + "/", epochs=1, text_memory=64, device="cpu")
+    assert run(str(moved), config, "none", tmp_path / "run") == first
+
+
+def test_names_and_words_are_checked_before_the_folder_is_made(clip, data, tmp_path):
+    with pytest.raises(InputError, match="give a context length of 4"):
+        run(data, Config(model=clip, context_words="a photo of a"), "none", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "state.safetensors"])
+def test_a_damaged_file_is_named(clip, data, tmp_path, name):
+    config = Config(model=clip, epochs=2)
+    run(data, config, "none", tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / name).write_text("nonsense\nnonsense\n")
+    with pytest.raises(InputError, match=f"{name}.*give --overwrite to start anew"):
+        run(data, config, "none", tmp_path / "run")
+
+
 def command(clip, data, out, *more):
     return [
         *(sys.executable, "-m", "dspt", "train", data, "--model", clip, "--method", "coop"),
@@ -168,7 +213,7 @@ def test_kill_9_at_random_moments_loses_nothing(clip, data, tmp_path):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path):
     process = subprocess.Popen(
-        command(clip, data, tmp_path / "run"),
+        command(clip, data, tmp_path / "run", "--overwrite"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -182,6 +227,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path):
     assert output == ""
     assert "Traceback" not in errors
     assert f"To go on: dspt train {data}" in errors
+    assert "--overwrite" not in errors, "going on must not start anew"
     assert RunFolder(tmp_path / "run").load_state()[0].epochs_done >= 3
     assert not (tmp_path / "run" / "result.json").exists()
     done = subprocess.run(

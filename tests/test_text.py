@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import tiny_clip
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.prompt import initial_context, layout_context, layout_template
+from dspt.backbone.prompt import (
+    clean_name,
+    initial_context,
+    layout_context,
+    layout_template,
+    tokenize,
+)
 from dspt.backbone.text import TextTower
 from dspt.errors import InputError
 
@@ -126,6 +132,8 @@ def test_features_and_context_gradient_equal_the_full_forward(checkpoints, data)
     position = data.draw(st.sampled_from(["end", "middle", "front"]))
     class_specific = data.draw(st.booleans())
     limit = data.draw(st.sampled_from([1, 500_000, 2**31]))
+    tokens = [tuple(tokenize(checkpoint, clean_name(name) + ".")) for name in names]
+    assume(len(set(tokens)) == len(names))
     compare(
         checkpoint,
         names,
@@ -162,7 +170,7 @@ def test_a_step_computes_one_prefix_and_packed_suffixes(checkpoints):
 
 
 def test_names_that_begin_alike_share_work_exactly(checkpoints):
-    names = ["red panda", "red cat", "red", "red panda dog", "dog", "red panda"]
+    names = ["red panda", "red cat", "red", "red panda dog", "dog"]
     for position in ["end", "middle", "front"]:
         compare(checkpoints["base"], names, 6, position, False, 2**31, seed=1)
 
@@ -218,11 +226,30 @@ def test_tokenizer_equals_transformers_with_and_without_tokenizer_json(checkpoin
         (["cat", "dog " * 60], "its prompt is .* tokens long, but .* takes 77; shorten"),
         (["cat", "dog<|endoftext|>"], "marks start or end of a text"),
         ([], "the list is empty"),
+        (
+            ["red_panda", "dog", "red panda"],
+            "'red_panda' and 'red panda': they become the same prompt",
+        ),
+        (["Cat", "cat "], "'Cat' and 'cat ': they become the same prompt"),
     ],
 )
 def test_bad_names_are_named(checkpoints, names, message):
     with pytest.raises(InputError, match=message):
         layout_context(checkpoints["base"], names)
+
+
+def test_a_tokenizer_saved_with_padding_and_truncation_reads_names_whole(checkpoints, tmp_path):
+    from tokenizers import Tokenizer
+
+    shutil.copytree(checkpoints["base"].folder, tmp_path / "clip")
+    path = str(tmp_path / "clip" / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.enable_padding(length=77)
+    tokenizer.enable_truncation(4)
+    tokenizer.save(path)
+    name = "a photo of a red panda dog"
+    saved = layout_context(open_checkpoint(tmp_path / "clip"), [name, "cat"])
+    assert saved == layout_context(checkpoints["base"], [name, "cat"])
 
 
 def test_a_name_that_just_fits_77_tokens_works(checkpoints):
@@ -328,5 +355,6 @@ print(limited, peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     limited, unlimited = map(float, done.stdout.split())
-    assert unlimited > 100, "the step must need memory for the comparison to say anything"
-    assert limited < unlimited / 3
+    assert unlimited > 200, "the step must need memory for the comparison to say anything"
+    # beside the activations there are the embeddings of all positions and what the allocator does not give back
+    assert limited < 8 + 40

@@ -34,8 +34,16 @@ def problem(n=100, rate=0.4, views=None):
 
 
 def fit(problem, config, tower, state=None):
-    state = state or train.start(problem, config, tower)
-    return list(train.fit(problem, config, tower, state))
+    prompts = train.compile_prompts(NAMES, config, tower)
+    return list(train.fit(problem, config, prompts, state or train.start(prompts, config)))
+
+
+def start(config, tower):
+    return train.start(train.compile_prompts(NAMES, config, tower), config)
+
+
+def prototypes_of(context, config, tower):
+    return train.class_features(train.compile_prompts(NAMES, config, tower), context)
 
 
 def test_learning_rates_are_the_papers():
@@ -108,7 +116,7 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
 
     data = problem()
     config = Config(method=method, epochs=3, lr=0.05)
-    context = train.start(data, config, tower).context.clone().requires_grad_()
+    context = start(config, tower).context.clone().requires_grad_()
     optimizer = torch.optim.SGD([context], lr=1, momentum=0.9, weight_decay=5e-4)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
     for epoch in range(3):
@@ -119,9 +127,9 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
             loss_of(logits, y[rows]).backward()
             optimizer.step()
     ours = fit(data, config, tower)[-1][0].context
-    start = train.start(data, config, tower).context
-    assert (context - start).norm() > 0.01, "the comparison would be empty if nothing moved"
-    assert (ours - context).norm() <= 2e-3 * (context - start).norm()
+    begin = start(config, tower).context
+    assert (context - begin).norm() > 0.01, "the comparison would be empty if nothing moved"
+    assert (ours - context).norm() <= 2e-3 * (context - begin).norm()
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tower):
@@ -147,7 +155,7 @@ def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
         method="coop", epochs=1, warmup_lr=0.0
     )  # nothing moves: the loss can be computed apart
     ((state, record),) = fit(data, config, tower)
-    prototypes = train.learnt_prototypes(tower, NAMES, config, state.context)
+    prototypes = prototypes_of(state.context, config, tower)
     losses = F.cross_entropy(
         100 * torch.from_numpy(data.train_x) @ prototypes.T,
         torch.from_numpy(data.labels),
@@ -163,7 +171,7 @@ def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
 def test_accuracy_is_that_of_the_context_after_the_epoch(tower):
     data, config = problem(), Config(epochs=2)
     for state, record in fit(data, config, tower):
-        prototypes = train.learnt_prototypes(tower, NAMES, config, state.context).numpy()
+        prototypes = prototypes_of(state.context, config, tower).numpy()
         guess = (data.test_x @ prototypes.T).argmax(1)
         assert record["accuracy"] == pytest.approx(100 * (guess == data.test_y).mean())
 
@@ -195,6 +203,9 @@ def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
         def plan(self, epoch):
             epoch.memory["count"] = epoch.memory.get("count", torch.zeros(())) + 1
             logits = epoch.logits()
+            assert epoch.zero_shot_logits().shape == logits.shape
+            assert not torch.equal(epoch.zero_shot_logits(), logits)
+            assert epoch.stream("x").uniform(1) == epoch.stream("x").uniform(1)
             seen.append(
                 (epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from dspt.config import GENERIC_TEMPLATE, Config, from_dict
 from dspt.errors import InputError
 from dspt.features import embed
 from dspt.files import write_json
-from dspt.pipeline import device, image_features, open_text_tower
+from dspt.pipeline import find_device, image_features, open_text_tower
 from dspt.progress import Reporter
-from dspt.runs import RunFolder, describe, environment
+from dspt.runs import FORMAT, RunFolder, environment
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64
@@ -37,7 +38,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         "dspt", "coop", "mae" or "zero-shot".
     options : dict, optional
         Hyper-parameters of the method.
-    epochs, batch_size, lr, seed
+    class_names : sequence of str, optional
+        The name of each class, if `fit` is not given them.
+    epochs, batch_size, lr, warmup_lr, momentum, weight_decay, seed
         The training recipe; the defaults are the paper's.
     context_length, position, class_specific, context_words
         The prompt: how many context vectors, where the name stands, one context for each class or one for all,
@@ -46,6 +49,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         Random crops and flips of each training image; 0 trains on the centre view alone.
     template : str
         Prompt of zero-shot, with {} for the class name.
+    text_memory : int
+        MiB of activations a step may keep; more classes than fit are processed in chunks.
     device : str
         "auto", "cpu" or "cuda".
     cache : str or Path, optional
@@ -80,9 +85,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         method: str = "dspt",
         *,
         options: dict[str, Any] | None = None,
+        class_names: Sequence[str] | None = None,
         epochs: int = 50,
         batch_size: int = 32,
         lr: float = 0.002,
+        warmup_lr: float = 1e-5,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
         seed: int = 1,
         context_length: int = 16,
         position: str = "end",
@@ -90,6 +99,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         context_words: str | None = None,
         views: int = 0,
         template: str = GENERIC_TEMPLATE,
+        text_memory: int = 2048,
         device: str = "auto",
         cache: str | Path | None = None,
         verbose: bool = False,
@@ -97,9 +107,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.model = model
         self.method = method
         self.options = options
+        self.class_names = class_names
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.warmup_lr = warmup_lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
         self.seed = seed
         self.context_length = context_length
         self.position = position
@@ -107,6 +121,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.context_words = context_words
         self.views = views
         self.template = template
+        self.text_memory = text_memory
         self.device = device
         self.cache = cache
         self.verbose = verbose
@@ -124,9 +139,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         """
         config = self._config()
         items = _items(X)
-        names, classes, labels = _names_and_labels(y, class_names)
+        given = self.class_names if class_names is None else class_names
+        names, classes, labels = _names_and_labels(y, given)
         method = methods.make(config.method, **config.method_options())
         checkpoint, tower = open_text_tower(config)
+        prompts = train.compile_prompts(names, config, tower)
+        begin = state = train.start(prompts, config)
         reporter = Reporter(silent=not self.verbose)
         problem = train.Problem(
             names,
@@ -139,13 +157,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.history_: list[dict[str, Any]] = []
         self.context_: np.ndarray | None = None
         if method.trains:
-            begin = state = train.start(problem, config, tower)
             with reporter.task(config.method, config.epochs) as update:
-                for state, record in train.fit(problem, config, tower, begin):
+                for state, record in train.fit(problem, config, prompts, begin):
                     self.history_.append(record)
                     update(state.epochs_done, f"loss {record['loss']:.3f}")
             self.context_ = state.context.cpu().numpy()
-            self.prototypes_ = train.learnt_prototypes(tower, names, config, state.context)
+            self.prototypes_ = train.class_features(prompts, state.context)
         else:
             self.prototypes_ = train.zero_shot_prototypes(tower, names, config.template)
         self.class_names_ = names
@@ -165,11 +182,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def features(self, X: Any) -> np.ndarray:
         """Return the L2-normalised image features (N, D) that `X` stands for."""
+        check_is_fitted(self)
         items = _items(X)
-        if len(items) <= _FEW and not isinstance(items, np.ndarray):
+        if isinstance(items, np.ndarray) and items.dtype.kind == "f":
+            features = items
+        elif len(items) <= _FEW:
             features = embed(items, self._image_tower())
         else:
-            reporter = getattr(self, "reporter", None) or Reporter(silent=not self.verbose)
+            reporter = Reporter(silent=not self.verbose)
             features = image_features(
                 items, self._checkpoint(), self._config(), reporter, cache=self._cache()
             )
@@ -184,6 +204,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         """Write the classifier to a folder that `dspt.load` and the command line read."""
         check_is_fitted(self)
         folder = RunFolder(directory)
+        if folder.result() is not None or (folder.path / "state.safetensors").exists():
+            raise InputError(f"folder {directory}: it holds a run of dspt train; give another one")
+        folder.check_ours()
         with folder.locked():
             folder.clear()
             context = None if self.context_ is None else torch.from_numpy(self.context_)
@@ -191,19 +214,20 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             write_json(folder.path / "environment.json", environment())
             write_json(
                 folder.path / "config.json",
-                describe(
-                    self._config(),
-                    self.class_names_,
-                    self.model_fingerprint_,
-                    logit_scale=self.logit_scale_,
-                    labels=self.classes_.tolist(),
-                ),
+                {
+                    "format": FORMAT,
+                    "settings": asdict(self._config()),
+                    "model_fingerprint": self.model_fingerprint_,
+                    "logit_scale": self.logit_scale_,
+                    "class_names": list(self.class_names_),
+                    "labels": self.classes_.tolist(),
+                },
             )
 
     def _config(self) -> Config:
         options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
         parameters = self.get_params(deep=False)
-        for name in ("options", "cache", "verbose"):
+        for name in ("options", "class_names", "cache", "verbose"):
             parameters.pop(name)
         return from_dict({**parameters, "model": str(self.model), "option": options})
 
@@ -230,7 +254,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def _image_tower(self) -> ImageTower:
         """The image tower, loaded once for all requests."""
         if not hasattr(self, "_loaded"):
-            self._loaded = ImageTower(self._checkpoint(), str(device(self._config())))
+            self._loaded = ImageTower(self._checkpoint(), str(find_device(self.device)))
         return self._loaded
 
     def __getstate__(self) -> dict[str, Any]:
@@ -238,8 +262,11 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         return {name: value for name, value in state.items() if name not in ("_opened", "_loaded")}
 
 
-def load(directory: str | Path) -> PromptClassifier:
-    """Return the classifier in a folder written by `PromptClassifier.save` or `dspt train`."""
+def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
+    """Return the classifier in a folder written by `PromptClassifier.save` or `dspt train`.
+
+    It computes on `device`, wherever it was trained.
+    """
     folder = RunFolder(directory)
     if not folder.path.is_dir():
         raise InputError(f"run folder {directory}: no such folder")
@@ -248,22 +275,22 @@ def load(directory: str | Path) -> PromptClassifier:
         settings = description["settings"]
         config = from_dict(settings)
         names = tuple(description["class_names"])
-        fingerprint = description["model_fingerprint"]
+        fingerprint, scale = description["model_fingerprint"], description["logit_scale"]
     except (KeyError, TypeError):
         raise InputError(f"run folder {directory}: its config.json is not one of dspt's") from None
     tensors = folder.load_context()
     parameters = PromptClassifier().get_params(deep=False)
     known = {name: settings[name] for name in parameters if name in settings}
+    known["device"] = device
     classifier = PromptClassifier(**known, options=config.method_options() or None)
     context = tensors.get("context")
     classifier.context_ = None if context is None else context.numpy()
-    classifier.prototypes_ = tensors["prototypes"].to(device(config))
+    classifier.prototypes_ = tensors["prototypes"].to(find_device(device))
     classifier.class_names_ = names
     classifier.classes_ = np.array(description.get("labels", names))
     classifier.history_ = []
     classifier.model_fingerprint_ = fingerprint
-    scale = description.get("logit_scale")
-    classifier.logit_scale_ = open_checkpoint(config.model).logit_scale if scale is None else scale
+    classifier.logit_scale_ = scale
     classifier.n_features_in_ = classifier.prototypes_.shape[1]
     return classifier
 
@@ -272,29 +299,41 @@ def _items(X: Any) -> Any:
     """X as items to encode, or as a float32 array of L2-normalised features."""
     if isinstance(X, str | Path):
         raise InputError(f"X: a single path ({X}); give a list of them")
-    if hasattr(X, "detach"):  # a torch tensor
-        X = X.detach().cpu().numpy()
+    if hasattr(X, "to_numpy"):  # pandas
+        X = X.to_numpy()
+    if hasattr(X, "detach"):  # torch
+        X = X.detach().cpu()
+        X = X.float().numpy() if X.is_floating_point() else X.numpy()
     if not isinstance(X, np.ndarray):
-        X = list(X)
-        if X and isinstance(X[0], list | tuple) and np.isscalar(X[0][0]):
-            X = np.asarray(X, dtype=np.float32)
+        try:
+            X = list(X)
+        except TypeError:
+            raise InputError(f"X: expected a list or an array, found {type(X).__name__}") from None
+        if X and np.ndim(X[0]) == 1:  # feature vectors one by one
+            try:
+                X = np.stack([np.asarray(row, dtype=np.float32) for row in X])
+            except (TypeError, ValueError):
+                raise InputError(
+                    "X: rows differ in length or are not numbers; features are (N, D)"
+                ) from None
     if len(X) == 0:
         raise InputError("X: it is empty; at least one sample is needed")
     if isinstance(X, np.ndarray) and X.dtype.kind in "OUS":
-        return [str(item) if isinstance(item, str | Path) else item for item in X.tolist()]
+        return list(X.ravel())
     if isinstance(X, np.ndarray) and X.dtype.kind == "f":
-        if X.ndim != 2:
+        if X.ndim != 2 or not X.shape[1]:
             raise InputError(
                 f"X: float array of shape {X.shape}; features are (N, D), and images are uint8 arrays"
             )
-        bad = ~np.isfinite(X).all(axis=1)
-        norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
-        bad |= norms[:, 0] == 0
+        X = X.astype(np.float32, copy=False)
+        norms = np.linalg.norm(X, axis=1, keepdims=True)
+        bad = ~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
         if bad.any():
             raise InputError(
                 f"X: row {int(np.argmax(bad))} is zero or not finite; every row must be a feature"
             )
-        return (X / norms).astype(np.float32)
+        # unit rows stay as they are, to the bit
+        return X if np.allclose(norms, 1, atol=1e-5) else X / norms
     return X
 
 
@@ -307,9 +346,12 @@ def _names_and_labels(
     y = np.asarray(y)
     if y.ndim != 1:
         raise InputError(f"y: expected one label for each sample, found shape {y.shape}")
+    if y.dtype == object and all(isinstance(label, int) for label in y):
+        y = y.astype(np.int64)
     if y.dtype.kind in "OUS":
-        written = [str(label) for label in y]
-        names = tuple(class_names) if class_names is not None else tuple(sorted(set(written)))
+        written = [label.decode() if isinstance(label, bytes) else str(label) for label in y]
+        # in sorted order, as scikit-learn's metrics expect columns to be
+        names = tuple(sorted(set(written) if class_names is None else map(str, class_names)))
         position = {name: c for c, name in enumerate(names)}
         unknown = next((i for i, label in enumerate(written) if label not in position), None)
         if unknown is not None:

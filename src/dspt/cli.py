@@ -123,7 +123,8 @@ def train(
     try:
         result = run(data, config, noise, out, overwrite, _reporter(quiet))
     except KeyboardInterrupt:
-        again = " ".join(["dspt", *_quoted(sys.argv[1:])])
+        kept = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
+        again = " ".join(["dspt", *_quoted(kept)])
         print(f"\nstopped; finished epochs are saved. To go on: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     if json_output:

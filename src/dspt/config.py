@@ -54,6 +54,12 @@ class Config:
     device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
 
     def __post_init__(self) -> None:
+        for name in ("seed", "epochs", "batch_size", "context_length", "views", "text_memory"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _require(self, name, whole, "a whole number")
+        for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
+            _require(self, name, isinstance(getattr(self, name), int | float), "a number")
         for name in ("epochs", "views"):
             _require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("batch_size", "context_length", "text_memory"):
@@ -65,7 +71,9 @@ class Config:
         _require(
             self, "position", self.position in ("end", "middle", "front"), "end, middle or front"
         )
-        _require(self, "template", self.template.count("{}") == 1, "a text with exactly one {}")
+        _require(
+            self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
+        )
         object.__setattr__(self, "option", tuple(self.option))
         self.method_options()  # a malformed option is found here, not in the middle of a run
 

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from dspt import noise, plots, theory, train
+from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import open_dataset
+from dspt.errors import InputError
 from dspt.pipeline import encode_problem, open_text_tower, run
 from dspt.progress import Reporter, clock
 from dspt.runs import RunFolder
@@ -26,7 +28,11 @@ NOISES = {
 
 def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str, Any]:
     """Return the test accuracy of each method under each noise, and write two plots to `out`."""
+    if epochs < 1:
+        raise InputError(f"epochs = {epochs}: expected at least 1")
     started = time.monotonic()
+    # Named after the model, so that a new release does not meet the runs of an old one.
+    runs = out / f"runs-{open_checkpoint('embedded').fingerprint[:8]}"
     curves: dict[str, dict[str, Sequence[float]]] = {}
     result: dict[str, Any] = {}
     for key, (spec, title) in NOISES.items():
@@ -34,7 +40,7 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
         result[key], curves[title] = {}, {}
         for method in METHODS:
             config = Config(method=method, epochs=epochs, seed=seed)
-            folder = RunFolder(out / "runs" / f"{key}-{method}-epochs{epochs}-seed{seed}")
+            folder = RunFolder(runs / f"{key}-{method}-epochs{epochs}-seed{seed}")
             figures = run("embedded", config, spec, folder.path, reporter=reporter)
             result["zero_shot"] = figures["zero_shot"]
             result[key][method] = figures["accuracy"]
@@ -62,12 +68,12 @@ def gradients(
 
     This is the paper's gradient distribution: the sum of |dL/dz| under a single and under a double softmax.
     """
-    dataset = open_dataset(source, seed=config.seed)
+    dataset = open_dataset(source)
     given = noise.parse(spec).apply(dataset.train.labels, len(dataset.class_names), config.seed)
     checkpoint, tower = open_text_tower(config)
     problem = encode_problem(dataset, given, checkpoint, config, reporter)
-    state = train.start(problem, config, tower)
-    prototypes = train.learnt_prototypes(tower, problem.class_names, config, state.context)
+    prompts = train.compile_prompts(problem.class_names, config, tower)
+    prototypes = train.class_features(prompts, train.start(prompts, config).context)
     logits = (
         torch.from_numpy(np.array(problem.train_x)) @ prototypes.cpu().T * checkpoint.logit_scale
     )

@@ -20,7 +20,7 @@ from dspt.progress import Reporter
 
 def zero_shot(source: str, config: Config, reporter: Reporter) -> dict[str, Any]:
     """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
-    dataset = open_dataset(source, seed=config.seed)
+    dataset = open_dataset(source)
     checkpoint, tower = open_text_tower(config)
     features = image_features(dataset.test.items, checkpoint, config, reporter, "test images")
     found = {}
@@ -40,7 +40,7 @@ def zero_shot(source: str, config: Config, reporter: Reporter) -> dict[str, Any]
 def evaluate(run: Path, source: str, reporter: Reporter) -> dict[str, Any]:
     """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent."""
     classifier = load(run)
-    classifier.reporter = reporter
+    classifier.verbose = not reporter.silent
     dataset = open_dataset(source)
     labels = _labels_of_run(dataset, classifier.class_names_, run, source)
     predicted = train.predict(classifier.features(dataset.test.items), classifier.prototypes_)
@@ -63,7 +63,7 @@ def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[
     if top < 1:
         raise InputError(f"top = {top}: expected at least 1")
     classifier = load(run)
-    classifier.reporter = reporter
+    classifier.verbose = not reporter.silent
     files = [file for image in images for file in _image_files(image)]
     probability = classifier.predict_proba(files)
     best = np.argsort(-probability, axis=1, kind="stable")[:, :top]

@@ -82,7 +82,7 @@ class Loss:
         self.check(**hyper)
         logits, labels = _checked(logits, labels, reduction)
         if validate:
-            _check_values(logits, labels)
+            check_values(logits, labels)
         return _REDUCTIONS[reduction](self.rule(logits, labels, **hyper))
 
     def check(self, **hyper: float) -> None:
@@ -91,7 +91,7 @@ class Loss:
             if key not in self.defaults:
                 takes = ", ".join(self.defaults) or "none"
                 raise InputError(f"loss {self.name}: no hyper-parameter {key!r}; it takes {takes}")
-            holds, expected = _RANGES[key]
+            holds, expected = _RANGES.get(key, (lambda value: True, "a finite number"))
             right_type = isinstance(value, bool) == isinstance(self.defaults[key], bool)
             finite = isinstance(value, Real) and math.isfinite(value)
             if not (right_type and finite and holds(value)):
@@ -170,7 +170,7 @@ def _checked(logits: Tensor, labels: Tensor, reduction: str) -> tuple[Tensor, Te
     return (logits if logits.dtype == torch.float64 else logits.float()), labels.long()
 
 
-def _check_values(logits: Tensor, labels: Tensor) -> None:
+def check_values(logits: Tensor, labels: Tensor) -> None:
     """Raise `InputError` for the first label out of range or the first logit that is not finite."""
     if len(labels) == 0:
         return

@@ -10,7 +10,6 @@ torch is not imported here: a tensor can only be given by someone who has import
 from __future__ import annotations
 
 import csv
-import math
 import re
 import sys
 from collections.abc import Iterator
@@ -46,7 +45,7 @@ def corrupt(
     kind: str = "symmetric",
     rate: float = 0.4,
     seed: int = 1,
-    sampling: str | None = None,
+    sampling: str = "exact",
     transition: np.ndarray | None = None,
 ) -> Labels:
     """Return noisy labels in the type of `labels`, which is left as it was.
@@ -64,10 +63,10 @@ def corrupt(
         How many labels become wrong, for "symmetric" and "pair".
     seed : int
         Any integer. The same arguments give the same labels on every platform.
-    sampling : {"exact", "bernoulli"}, optional
-        "exact", the default, changes `int(rate * N)` labels, drawn without replacement over the
-        whole set; the product is taken as written, so 0.29 of 100 is 29. "bernoulli" changes each
-        label independently. A matrix fixes no count, so it is always drawn by "bernoulli".
+    sampling : {"exact", "bernoulli"}
+        "exact" changes `int(rate * N)` labels, drawn without replacement over the whole set.
+        "bernoulli" changes each label independently. A matrix fixes no count, so it is always
+        drawn by "bernoulli".
     transition : array of shape (C, C), optional
         `T[j, k] = Pr(noisy = j | true = k)`, so every column sums to 1; makes the kind "matrix".
 
@@ -275,8 +274,7 @@ def _flipped(stream: Stream, n: int, rate: float, sampling: str) -> np.ndarray:
     if sampling == "bernoulli":
         return stream.uniform(n) < rate
     flipped = np.zeros(n, dtype=bool)
-    # 0.29 * 100 is 28.999999999999996 in binary; the smallest nudge gives the 29 that was meant.
-    flipped[stream.permutation(n)[: math.floor(rate * n + 1e-9)]] = True
+    flipped[stream.permutation(n)[: int(rate * n)]] = True
     return flipped
 
 
@@ -318,14 +316,10 @@ def _known_kind(kind: str) -> str:
     return _KINDS[kind]
 
 
-def _known_sampling(sampling: str | None, kind: str) -> str:
-    if sampling is None:
-        return "bernoulli" if kind == "matrix" else "exact"
+def _known_sampling(sampling: str, kind: str) -> str:
     if sampling not in _SAMPLINGS:
         raise InputError(f"sampling: expected exact or bernoulli, found {sampling!r}")
-    if kind == "matrix" and sampling == "exact":
-        raise InputError("sampling: a matrix fixes no exact count; use 'bernoulli'")
-    return sampling
+    return "bernoulli" if kind == "matrix" else sampling
 
 
 def _checked_labels(labels: Any, num_classes: int | None = None, where: str = "") -> np.ndarray:

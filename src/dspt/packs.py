@@ -108,10 +108,14 @@ class Store:
             features = np.load(path / _FEATURES, mmap_mode="r", allow_pickle=False)
             if self._path(digests) == path and len(features) == len(digests):
                 return digests, features
+        except FileNotFoundError:
+            if not path.exists():
+                return None  # another process dropped it
+        except (OSError, MemoryError):
+            raise  # the machine's trouble, not the pack's: it must not cost what was encoded
         except Exception:  # numpy answers damaged headers with errors of many kinds
             pass
-        if path.exists():
-            self._drop(path)
+        self._drop(path)
         return None
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from dspt import methods, noise, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
-from dspt.backbone.text import TextTower
+from dspt.backbone.text import Prompts, TextTower
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.errors import InputError
@@ -44,11 +45,15 @@ def run(
     reporter = reporter or Reporter(silent=True)
     methods.make(config.method, **config.method_options())  # a wrong name is found before any work
     spec = noise.parse(noise_spec)
-    dataset = open_dataset(source, seed=config.seed)
+    # A held-out test set does not depend on the run's seed: all runs on a folder share one.
+    dataset = open_dataset(source)
     for note in dataset.notes:
         reporter.say(f"note: {note}")
     given = spec.apply(dataset.train.labels, len(dataset.class_names), config.seed)
     checkpoint, tower = open_text_tower(config)
+    # Names or words that cannot be prompted are found here, before images are encoded.
+    prompts = train.compile_prompts(dataset.class_names, config, tower)
+    begin = train.start(prompts, config)
     problem = encode_problem(dataset, given, checkpoint, config, reporter, cache)
     train.check(problem, tower)
 
@@ -58,9 +63,9 @@ def run(
             folder.clear()
         folder.begin(
             describe(
-                config,
+                replace(config, model=checkpoint.location),
                 dataset.class_names,
-                checkpoint.fingerprint,
+                checkpoint,
                 data=str(source),
                 data_fingerprint=fingerprint(problem),
                 noise=str(spec),
@@ -71,7 +76,7 @@ def run(
             reporter.say(f"{folder.path}: this run is done; give --overwrite to do it again")
             return result
         noise.write_labels(folder.path / "labels.csv", given)
-        result = _train(problem, config, tower, folder, reporter)
+        result = _train(problem, config, prompts, begin, folder, reporter)
         wrong = float((given != dataset.train.labels).mean())
         result = {
             "data": dataset.name,
@@ -85,10 +90,15 @@ def run(
 
 
 def _train(
-    problem: train.Problem, config: Config, tower: TextTower, folder: RunFolder, reporter: Reporter
+    problem: train.Problem,
+    config: Config,
+    prompts: Prompts,
+    begin: train.State,
+    folder: RunFolder,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """The figures of a run after its remaining epochs, each saved as soon as it is done."""
-    started = time.monotonic()
+    started, tower = time.monotonic(), prompts.tower
     zero_shot = zero_shot_accuracy(problem, tower, config.template)
     method = methods.make(config.method, **config.method_options())
     if not method.trains:
@@ -98,7 +108,7 @@ def _train(
         return _result(config, zero_shot, zero_shot, [], seconds)
 
     saved = folder.load_state()
-    begin, before = saved or (train.start(problem, config, tower), 0.0)
+    begin, before = saved or (begin, 0.0)
     state = begin
     records = folder.records(state.epochs_done)
     if records:
@@ -110,14 +120,14 @@ def _train(
         def on_step(done: int, steps: int, losses: torch.Tensor) -> None:
             update(len(records) + done / steps, text)
 
-        for state, record in train.fit(problem, config, tower, begin, on_step):
+        for state, record in train.fit(problem, config, prompts, begin, on_step):
             with uninterrupted():
                 records.append(record)
                 folder.add_record(record)
                 folder.save_state(state, before + time.monotonic() - started)
             text = _epoch_text(record, config.epochs)
             update(len(records), text)
-    prototypes = train.learnt_prototypes(tower, problem.class_names, config, state.context)
+    prototypes = train.class_features(prompts, state.context.to(tower.device))
     folder.save_context(state.context, prototypes)
     seconds = before + time.monotonic() - started
     return _result(config, zero_shot, train.final_accuracy(records), records, seconds)
@@ -155,19 +165,21 @@ def _epoch_text(record: dict[str, Any], epochs: int) -> str:
 def open_text_tower(config: Config) -> tuple[Checkpoint, TextTower]:
     """Return the checkpoint and its text tower on the device the config asks for."""
     checkpoint = open_checkpoint(config.model)
-    return checkpoint, TextTower(checkpoint, device(config), config.text_memory * 1024**2)
+    return checkpoint, TextTower(
+        checkpoint, find_device(config.device), config.text_memory * 1024**2
+    )
 
 
-def device(config: Config) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return the device to compute on; "auto" is a GPU if there is one."""
-    if config.device == "auto":
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(config.device)
+        found = torch.device(name)
     except RuntimeError:
-        raise InputError(f"device {config.device!r}: not known; give auto, cpu or cuda") from None
+        raise InputError(f"device {name!r}: not known; give auto, cpu or cuda") from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {config.device!r}: torch sees no GPU here; give cpu")
+        raise InputError(f"device {name!r}: torch sees no GPU here; give cpu")
     return found
 
 
@@ -224,7 +236,7 @@ def image_features(
             seed=config.seed,
             cache=cache,
             progress=lambda done, total: update(done, ""),
-            device=str(device(config)),
+            device=str(find_device(config.device)),
         )
 
 

@@ -28,11 +28,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dspt import __version__
+from dspt.backbone.checkpoint import Checkpoint
+from dspt.config import Config
 from dspt.errors import InputError
 from dspt.files import replacing, write_json
 from dspt.train import State
 
 FORMAT = 1
+
+# config.json first: without it the folder is no run any more, so a kill leaves nothing that could be taken for one.
+_FILES = (
+    "config.json",
+    "result.json",
+    "environment.json",
+    "labels.csv",
+    "metrics.jsonl",
+    "state.safetensors",
+    "context.safetensors",
+)
+
+# What may differ between the beginning of a run and its resumption: none of it changes the result. Data are known by
+# their fingerprint, wherever they are.
+_FREE = {"data", "settings.device", "settings.text_memory"}
 
 
 class RunFolder:
@@ -66,20 +83,14 @@ class RunFolder:
 
     def begin(self, description: dict[str, Any]) -> None:
         """Write what the run is, or check that the folder holds the same run."""
-        found = self.read_description() if (self.path / "config.json").exists() else None
-        if found is None:
-            strangers = [p.name for p in self.path.iterdir() if not p.name.startswith(".")]
-            if strangers:
-                raise InputError(
-                    f"run folder {self.path}: it has files of something else in it ({strangers[0]}); give another --out"
-                )
+        self.check_ours()
+        if not (self.path / "config.json").exists():
             write_json(self.path / "environment.json", environment())
             write_json(self.path / "config.json", description)
             return
-        flat, asked = _flat(found), _flat(json.loads(json.dumps(description)))
-        different = [
-            key for key in sorted(flat.keys() | asked.keys()) if flat.get(key) != asked.get(key)
-        ]
+        flat, asked = _flat(self.read_description()), _flat(json.loads(json.dumps(description)))
+        keys = sorted(flat.keys() | asked.keys())
+        different = [key for key in keys if key not in _FREE and flat.get(key) != asked.get(key)]
         # a setting says more than the fingerprint it changed
         different.sort(key=lambda key: "fingerprint" in key)
         if different:
@@ -89,17 +100,27 @@ class RunFolder:
                 f"there, {asked.get(key)!r} here); give another --out, or --overwrite to start anew"
             )
 
+    def check_ours(self) -> None:
+        """Raise `InputError` if there is anything in the folder that dspt did not write."""
+        if not self.path.is_dir():
+            return
+        names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        strange = [name for name in names if name not in _FILES]
+        if not strange and "config.json" in names:
+            found = self.read_description()
+            if not (
+                isinstance(found, dict) and {"format", "settings", "class_names"} <= found.keys()
+            ):
+                strange = ["config.json"]
+        if strange:
+            raise InputError(
+                f"run folder {self.path}: it has files of something else in it ({strange[0]}); give another folder"
+            )
+
     def clear(self) -> None:
-        """Remove the files of the run."""
-        for name in (
-            "config.json",  # first: without it the folder is no run any more
-            "result.json",
-            "environment.json",
-            "labels.csv",
-            "metrics.jsonl",
-            "state.safetensors",
-            "context.safetensors",
-        ):
+        """Remove the files of the run, if all that is there is one."""
+        self.check_ours()
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
     def read_description(self) -> dict[str, Any]:
@@ -130,7 +151,10 @@ class RunFolder:
         if kept != lines:
             with replacing(path) as temporary:
                 temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        return [json.loads(line) for line in kept]
+        try:
+            return [json.loads(line) for line in kept]
+        except json.JSONDecodeError:
+            raise self._damaged("metrics.jsonl") from None
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Append the record of an epoch."""
@@ -154,6 +178,8 @@ class RunFolder:
         if not path.exists():
             return None
         tensors, metadata = _load(path)
+        if not ({"epochs_done", "seconds"} <= metadata.keys() and "context" in tensors):
+            raise self._damaged(path.name)
         state = State(
             epochs_done=int(metadata["epochs_done"]),
             context=tensors["context"],
@@ -179,7 +205,15 @@ class RunFolder:
                 f"run folder {self.path}: no context.safetensors in it, so nothing has been learnt yet; "
                 "give a folder that dspt train or PromptClassifier.save has finished"
             )
-        return _load(path)[0]
+        tensors = _load(path)[0]
+        if "prototypes" not in tensors:
+            raise self._damaged(path.name)
+        return tensors
+
+    def _damaged(self, name: str) -> InputError:
+        return InputError(
+            f"run folder {self.path}: {name} is damaged; give --overwrite to start anew"
+        )
 
 
 def environment() -> dict[str, Any]:
@@ -200,14 +234,15 @@ def environment() -> dict[str, Any]:
 
 
 def describe(
-    config: Any, class_names: tuple[str, ...], fingerprint: str, **more: Any
+    config: Config, class_names: tuple[str, ...], checkpoint: Checkpoint, **more: Any
 ) -> dict[str, Any]:
     """Return what config.json says of a run or a saved classifier."""
     return {
         "format": FORMAT,
         **more,
         "settings": asdict(config),
-        "model_fingerprint": fingerprint,
+        "model_fingerprint": checkpoint.fingerprint,
+        "logit_scale": checkpoint.logit_scale,
         "class_names": list(class_names),
     }
 

@@ -15,11 +15,14 @@ import numpy as np
 
 
 class Stream:
-    """Random numbers that depend on `seed` and `name` alone, on every platform and numpy version."""
+    """Random numbers that depend on `seed` and `name` alone, on every platform and numpy version.
+
+    Normal values go through the platform's logarithm and cosine, and so may differ in the last bit.
+    """
 
     def __init__(self, seed: int, *name: object) -> None:
         address = "\x1f".join(["dspt", str(int(seed)), *map(str, name)])
-        key = hashlib.sha256(address.encode()).digest()
+        key = hashlib.sha256(address.encode(errors="surrogateescape")).digest()
         self._bits = np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8").astype(np.uint64))
 
     def raw(self, n: int) -> np.ndarray:

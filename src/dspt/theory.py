@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dspt.errors import InputError
+from dspt.losses import check_values
 from dspt.noise import checked_transition
 
 
@@ -32,6 +33,7 @@ def gradient(logits: Tensor, labels: Tensor) -> Tensor:
     -------
     Tensor of shape (N, C), float64
     """
+    check_values(logits, labels)
     p = logits.detach().double().softmax(1)
     q = p.softmax(1)
     at_label = labels.long()[:, None]

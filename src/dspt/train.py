@@ -7,8 +7,9 @@ computed by the text tower from the context, which is all that is learnt.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from dspt import methods
 from dspt.backbone.prompt import initial_context, layout_context, layout_template
-from dspt.backbone.text import TextTower
+from dspt.backbone.text import Prompts, TextTower
 from dspt.config import Config
 from dspt.errors import InputError
 from dspt.methods.method import Epoch
@@ -26,8 +27,8 @@ from dspt.seeds import Stream
 # The paper reports the test accuracy averaged over this many last epochs.
 LAST_EPOCHS = 5
 
-# Rows of image features turned to logits at once: bounds the memory of an evaluation.
-_ROWS = 16384
+# Logits computed at once in an evaluation: bounds its memory whatever the number of classes.
+_LOGITS = 2**24
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,19 @@ def batches(n: int, size: int, stream: Stream) -> Iterator[np.ndarray]:
         yield order[start : start + size]
 
 
-def start(problem: Problem, config: Config, tower: TextTower) -> State:
+def compile_prompts(class_names: Sequence[str], config: Config, tower: TextTower) -> Prompts:
+    """Return the function from a context to class prototypes for these classes."""
+    layout = layout_context(
+        tower.checkpoint, class_names, config.context_length, config.position, config.class_specific
+    )
+    return tower.compile(layout)
+
+
+def start(prompts: Prompts, config: Config) -> State:
     """Return the state before the first epoch."""
-    layout = _layout(problem, config, tower)
+    tower = prompts.tower
     context = initial_context(
-        tower.checkpoint, tower.embeddings, layout, config.seed, config.context_words
+        tower.checkpoint, tower.embeddings, prompts.layout, config.seed, config.context_words
     )
     return State(0, context.to(tower.device))
 
@@ -81,7 +90,7 @@ def start(problem: Problem, config: Config, tower: TextTower) -> State:
 def fit(
     problem: Problem,
     config: Config,
-    tower: TextTower,
+    prompts: Prompts,
     state: State,
     on_step: Callable[[int, int, Tensor], None] = lambda done, total, losses: None,
 ) -> Iterator[tuple[State, dict[str, Any]]]:
@@ -90,27 +99,39 @@ def fit(
     `on_step` hears after each step how many of the epoch's steps are done, out of how many, and the
     batch's losses, left on the device so that nobody waits for them who does not ask.
     """
+    tower = prompts.tower
     check(problem, tower)
     method = methods.make(config.method, **config.method_options())
-    prompts = tower.compile(_layout(problem, config, tower))
     scale = tower.checkpoint.logit_scale
     labels = torch.from_numpy(problem.labels).to(tower.device)
-    context = state.context.clone().requires_grad_()
+    context = state.context.to(tower.device, copy=True).requires_grad_()
     memory = dict(state.memory)
     optimizer = torch.optim.SGD(
         [context], lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
     if state.momentum is not None:
-        optimizer.state[context]["momentum_buffer"] = state.momentum.clone()
+        optimizer.state[context]["momentum_buffer"] = state.momentum.to(tower.device, copy=True)
 
     for epoch in range(state.epochs_done, config.epochs):
         rate = optimizer.param_groups[0]["lr"] = learning_rate(epoch, config)
         images = _one_view(problem.train_x, Stream(config.seed, "view", epoch))
 
-        def train_logits(images: Images = images) -> Tensor:
+        def logits_now(images: Images = images) -> Tensor:
             return logits_of(images, class_features(prompts, context), scale, len(labels))
 
-        phases = method.plan(Epoch(epoch, labels, train_logits, memory))
+        def logits_zero_shot(images: Images = images) -> Tensor:
+            fixed = zero_shot_prototypes(tower, problem.class_names, config.template)
+            return logits_of(images, fixed, scale, len(labels))
+
+        plan = Epoch(
+            number=epoch,
+            labels=labels,
+            logits=logits_now,
+            zero_shot_logits=logits_zero_shot,
+            stream=partial(Stream, config.seed, config.method, epoch),
+            memory=memory,
+        )
+        phases = method.plan(plan)
         steps = sum(max(1, len(p.samples) // config.batch_size) for p in phases if len(p.samples))
         seen, losses, done = [], [], 0
         for number, phase in enumerate(phases):
@@ -180,15 +201,7 @@ def class_features(prompts: Callable[..., Tensor], context: Tensor | None) -> Te
         return prompts(context)
 
 
-def learnt_prototypes(
-    tower: TextTower, class_names: tuple[str, ...], config: Config, context: Tensor
-) -> Tensor:
-    """Return the class prototypes (C, D) of a learnt context."""
-    problem = Problem(class_names, np.empty((0, 0)), np.empty(0))
-    return class_features(tower.compile(_layout(problem, config, tower)), context.to(tower.device))
-
-
-def zero_shot_prototypes(tower: TextTower, class_names: tuple[str, ...], template: str) -> Tensor:
+def zero_shot_prototypes(tower: TextTower, class_names: Sequence[str], template: str) -> Tensor:
     """Return the class prototypes (C, D) of a fixed prompt."""
     prompts = tower.compile(layout_template(tower.checkpoint, class_names, template))
     return class_features(prompts, None)
@@ -222,21 +235,12 @@ Images = Callable[[np.ndarray], Tensor]
 
 def logits_of(images: Images, prototypes: Tensor, scale: float, n: int) -> Tensor:
     """Return the logits (n, C) of all samples."""
+    rows = max(1, _LOGITS // len(prototypes))
     parts = [
-        scale * images(np.arange(first, min(first + _ROWS, n))).to(prototypes.device) @ prototypes.T
-        for first in range(0, n, _ROWS)
+        scale * images(np.arange(first, min(first + rows, n))).to(prototypes.device) @ prototypes.T
+        for first in range(0, n, rows)
     ]
     return torch.cat(parts)
-
-
-def _layout(problem: Problem, config: Config, tower: TextTower) -> Any:
-    return layout_context(
-        tower.checkpoint,
-        problem.class_names,
-        config.context_length,
-        config.position,
-        config.class_specific,
-    )
 
 
 def _one_view(train_x: np.ndarray, stream: Stream) -> Images:
@@ -248,10 +252,11 @@ def _one_view(train_x: np.ndarray, stream: Stream) -> Images:
 
 
 def _similarities(features: np.ndarray, prototypes: Tensor) -> Iterator[Tensor]:
-    for first in range(0, len(features), _ROWS):
+    rows = max(1, _LOGITS // len(prototypes))
+    for first in range(0, len(features), rows):
         # a copy, because a memory-mapped row must not be handed to torch as if it could be written
-        rows = torch.from_numpy(np.array(features[first : first + _ROWS], dtype=np.float32))
-        yield rows.to(prototypes.device) @ prototypes.T
+        part = torch.from_numpy(np.array(features[first : first + rows], dtype=np.float32))
+        yield part.to(prototypes.device) @ prototypes.T
 
 
 def _momentum(optimizer: torch.optim.Optimizer, context: Tensor) -> Tensor | None:

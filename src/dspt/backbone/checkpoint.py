@@ -53,6 +53,12 @@ class Checkpoint:
             **(self.config.get("text_config_dict") or {}),
         }
 
+    @property
+    def location(self) -> str:
+        """A name that finds the checkpoint from anywhere: the absolute path of a local folder, else as given."""
+        local = self.name != "embedded" and Path(self.name).expanduser().is_dir()
+        return str(self.folder.resolve()) if local else self.name
+
     @cached_property
     def weight_files(self) -> list[Path]:
         """The safetensors files, in name order."""
@@ -102,7 +108,11 @@ class Checkpoint:
         whole = self.folder / "tokenizer.json"
         try:
             if whole.exists():
-                return Tokenizer.from_file(str(whole))
+                tokenizer = Tokenizer.from_file(str(whole))
+                # either may have been saved with it, and would change names silently
+                tokenizer.no_truncation()
+                tokenizer.no_padding()
+                return tokenizer
             return _clip_tokenizer(self.folder / "vocab.json", self.folder / "merges.txt")
         except Exception as error:  # tokenizers raises bare Exception
             raise InputError(f"model {self.name}: its tokenizer cannot be read ({error})") from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from dspt.backbone.checkpoint import Checkpoint
@@ -24,41 +23,15 @@ CONTEXT_STD = 0.02
 
 
 @dataclass(frozen=True)
-class Slots:
-    """A run of text positions. `token[i]` is a token id, or -1 where row `context[i]` of the context stands."""
-
-    token: np.ndarray
-    context: np.ndarray
-    position: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.token)
-
-    def entries(self) -> list[int]:
-        """Return what stands at each position as one number: the token id, or -1 - row of the context."""
-        return np.where(self.token >= 0, self.token, -1 - self.context).tolist()
-
-    def at(self, index: int) -> Slots:
-        """Return the one slot at `index`."""
-        one = slice(index, index + 1)
-        return Slots(self.token[one], self.context[one], self.position[one])
-
-    @staticmethod
-    def join(parts: Sequence[Slots]) -> Slots:
-        """Return the slots of `parts` one behind the other."""
-        return Slots(
-            np.concatenate([part.token for part in parts]),
-            np.concatenate([part.context for part in parts]),
-            np.concatenate([part.position for part in parts]),
-        )
-
-
-@dataclass(frozen=True)
 class Layout:
-    """The texts of all classes: a shared prefix and one suffix for each class."""
+    """The texts of all classes: a shared prefix and one suffix for each class.
 
-    prefix: Slots
-    suffixes: tuple[Slots, ...]
+    An entry is the id of the token that stands there, or -1 - r where row r of the context stands. Suffixes begin at
+    the position behind the prefix.
+    """
+
+    prefix: tuple[int, ...]
+    suffixes: tuple[tuple[int, ...], ...]
     context_shape: tuple[int, ...]
 
 
@@ -93,6 +66,7 @@ def layout_context(
         raise InputError(f"context length {length}: expected at least 1")
     before = {"end": length, "middle": length // 2, "front": 0}[position]
     texts = []
+    _check_names(checkpoint, class_names)
     for index, name in enumerate(class_names):
         words, stop = _name_tokens(checkpoint, name)
         first = index * length if class_specific else 0
@@ -109,10 +83,8 @@ def layout_template(
     """Return the layout of fixed texts, `template` filled with each name: zero-shot needs no context."""
     if template.count("{}") != 1:
         raise InputError(f"template {template!r}: expected exactly one {{}} for the class name")
-    texts = []
-    for name in class_names:
-        _name_tokens(checkpoint, name)
-        texts.append(tokenize(checkpoint, template.format(clean_name(name))))
+    _check_names(checkpoint, class_names)
+    texts = [tokenize(checkpoint, template.replace("{}", clean_name(n))) for n in class_names]
     # Only what is before the name is surely the same tokens for all.
     shared = 1
     while (
@@ -141,6 +113,19 @@ def initial_context(
             f"give a context length of {len(ids)}"
         )
     return embeddings[ids].cpu().clone().expand(*classes, -1, -1).contiguous()
+
+
+def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
+    """Refuse names that are written apart but prompted alike: one of them could never be predicted."""
+    known: dict[tuple[int, ...], str] = {}
+    for name in class_names:
+        words, stop = _name_tokens(checkpoint, name)
+        tokens = (*words, *stop)
+        if tokens in known:
+            raise InputError(
+                f"class names {known[tokens]!r} and {name!r}: they become the same prompt; rename one of them"
+            )
+        known[tokens] = name
 
 
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
@@ -177,15 +162,5 @@ def _layout(
                 f"class name {name!r}: its prompt is {len(text) + 2} tokens long, but {checkpoint.name} "
                 f"takes {limit}; shorten the name or the context"
             )
-    whole = [[checkpoint.start_token, *text, checkpoint.end_token] for text in texts]
-    prefix = _slots(whole[0][:shared], 0)
-    return Layout(prefix, tuple(_slots(text[shared:], shared) for text in whole), context_shape)
-
-
-def _slots(entries: list[int], first_position: int) -> Slots:
-    values = np.array(entries, dtype=np.int64)
-    return Slots(
-        token=np.where(values >= 0, values, -1),
-        context=np.where(values < 0, -1 - values, -1),
-        position=np.arange(first_position, first_position + len(values)),
-    )
+    whole = [(checkpoint.start_token, *text, checkpoint.end_token) for text in texts]
+    return Layout(whole[0][:shared], tuple(text[shared:] for text in whole), context_shape)

@@ -8,7 +8,7 @@ result is that of the full-length tower, and so is the gradient with respect to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.backbone.checkpoint import Checkpoint
-from dspt.backbone.prompt import Layout, Slots
+from dspt.backbone.prompt import Layout
 from dspt.errors import InputError
 
 # quick_gelu(x) = x * sigmoid(1.702 x) = silu(1.702 x) / 1.702: with the factor moved into the weights around it, the
@@ -231,17 +231,19 @@ class Prompts:
     def __init__(self, tower: TextTower, layout: Layout) -> None:
         self.tower = tower
         self.layout = layout
-        self._prefix = self._place(layout.prefix)
+        self._prefix = self._place(layout.prefix, range(len(layout.prefix)))
         # Neighbours in this order begin alike, and so share rows.
-        order = sorted(range(len(layout.suffixes)), key=lambda c: layout.suffixes[c].entries())
+        order = sorted(range(len(layout.suffixes)), key=lambda c: layout.suffixes[c])
         blocks = self._fill_blocks(order)
         kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._layers)
-        together = max(1, tower.memory_limit // (kept * max(len(block.slots) for block in blocks)))
+        together = max(
+            1, tower.memory_limit // (kept * max(len(block.entries) for block in blocks))
+        )
         self._chunks = [
             self._join(blocks[i : i + together]) for i in range(0, len(blocks), together)
         ]
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
-        self.tokens = len(layout.prefix) + sum(len(block.slots) for block in blocks)
+        self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
 
     def __call__(self, context: Tensor | None = None) -> Tensor:
         """Return L2-normalised class features (C, D) in fp32, differentiable in `context`."""
@@ -275,15 +277,16 @@ class Prompts:
         assert features is not None
         return features
 
-    def _place(self, slots: Slots) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings of the slots, which rows take a context vector, and which one."""
+    def _place(
+        self, entries: Sequence[int], positions: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings of the entries, which of them take a context vector, and which one."""
         tower = self.tower
-        token, context = torch.from_numpy(slots.token), torch.from_numpy(slots.context)
-        base = tower._positions[torch.from_numpy(slots.position).to(tower.device)].clone()
-        fixed = (token >= 0).nonzero().flatten()
-        base[fixed.to(tower.device)] += tower.embeddings[token[fixed].to(tower.device)]
-        at = (context >= 0).nonzero().flatten()
-        return base, at.to(tower.device), context[at].to(tower.device)
+        what = torch.tensor(entries, device=tower.device)
+        base = tower._positions[torch.tensor(positions, device=tower.device)]
+        tokens, context = (what >= 0).nonzero().flatten(), (what < 0).nonzero().flatten()
+        base[tokens] += tower.embeddings[what[tokens]]
+        return base, context, -1 - what[context]
 
     def _fill_blocks(self, order: list[int]) -> list[_Block]:
         """The classes in blocks of bounded size, positions whose whole past is the same shared within a block.
@@ -302,12 +305,13 @@ class Prompts:
 
     def _join(self, blocks: list[_Block]) -> _Chunk:
         device = self.tower.device
-        size = max(len(block.slots) for block in blocks)
+        size = max(len(block.entries) for block in blocks)
         base = torch.zeros(len(blocks) * size, self.tower.width, device=device)
         hidden = torch.ones(len(blocks), size, size, dtype=torch.bool)
         context_at, context_row, last = [], [], []
         for b, block in enumerate(blocks):
-            embedded, at, which = self._place(Slots.join(block.slots))
+            positions = [len(self.layout.prefix) + len(path) - 1 for path in block.paths]
+            embedded, at, which = self._place(block.entries, positions)
             base[b * size : b * size + len(embedded)] = embedded
             context_at.append(at + b * size)
             context_row.append(which)
@@ -329,24 +333,24 @@ class _Block:
 
     def __init__(self) -> None:
         self.classes: list[int] = []
-        self.slots: list[Slots] = []  # what stands at each row
+        self.entries: list[int] = []  # what stands at each row
         self.paths: list[list[int]] = []  # the rows each row may see: those before it, and itself
         self.last: list[int] = []  # the row of each class's EOT
         self._row_of: dict[tuple[int, int], int] = {}  # (row before, what stands here) -> row
 
-    def add(self, c: int, suffix: Slots, limit: int) -> bool:
+    def add(self, c: int, suffix: tuple[int, ...], limit: int) -> bool:
         """Take in a class; or, if there would be more than `limit` rows, leave everything and return False."""
-        row, known, entries = -1, 0, suffix.entries()
-        while known < len(entries) and (row, entries[known]) in self._row_of:
-            row = self._row_of[row, entries[known]]
+        row, known = -1, 0
+        while known < len(suffix) and (row, suffix[known]) in self._row_of:
+            row = self._row_of[row, suffix[known]]
             known += 1
-        if len(self.slots) + len(entries) - known > limit:
+        if len(self.entries) + len(suffix) - known > limit:
             return False
-        for i in range(known, len(entries)):
+        for entry in suffix[known:]:
             path = self.paths[row] if row >= 0 else []
-            before, row = row, len(self.slots)
-            self._row_of[before, entries[i]] = row
-            self.slots.append(suffix.at(i))
+            before, row = row, len(self.entries)
+            self._row_of[before, entry] = row
+            self.entries.append(entry)
             self.paths.append([*path, row])
         self.classes.append(c)
         self.last.append(row)

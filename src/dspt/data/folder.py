@@ -82,13 +82,17 @@ def write_image_folder(dataset: Dataset, folder: Path | str) -> Path:
     for name in dataset.class_names:
         if not name or name.startswith(".") or set(name) & set('/\\\0<>:"|?*'):
             raise InputError(f"class {name!r} cannot be the name of a folder; rename it")
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: not empty; give a new folder")
-    for part, split in (("train", dataset.train), ("test", dataset.test)):
-        for name in dataset.class_names:
-            (folder / part / name).mkdir(parents=True)
-        for i, (image, label) in enumerate(zip(split.items, split.labels, strict=True)):
-            Image.fromarray(image).save(folder / part / dataset.class_names[label] / f"{i:06}.png")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: it is there and not an empty folder; give a new folder")
+    try:
+        for part, split in (("train", dataset.train), ("test", dataset.test)):
+            for name in dataset.class_names:
+                (folder / part / name).mkdir(parents=True)
+            for i, (image, label) in enumerate(zip(split.items, split.labels, strict=True)):
+                file = folder / part / dataset.class_names[label] / f"{i:06}.png"
+                Image.fromarray(image).save(file)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
     return folder
 
 

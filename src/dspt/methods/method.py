@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from dspt.seeds import Stream
+
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -29,6 +31,8 @@ class Epoch:
     number: int
     labels: Tensor  # (N,) given labels
     logits: Callable[[], Tensor]  # (N, C) of the training set with the context as it is now
+    zero_shot_logits: Callable[[], Tensor]  # (N, C) of the training set with the fixed prompt
+    stream: Callable[..., Stream]  # randomness by name, of this run, method and epoch
     memory: dict[str, Tensor]  # what the method keeps from epoch to epoch; saved with the run
 
 
