@@ -43,7 +43,7 @@ def test_coop_falls_and_dspt_does_not(cache, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_other_seeds_show_it_too(cache, tmp_path, seed):
-    check(run_demo(tmp_path, 20, seed, Reporter(silent=True)))
+    check(run_demo(tmp_path, 100, seed, Reporter(silent=True)))
 
 
 def test_the_double_softmax_silences_wrong_labels_before_any_training(cache):

@@ -231,7 +231,7 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the plots and run folders go.")] = Path("demo"),
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 20,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of noise, context and order.")] = 1,
     json_output: Json = False,
     quiet: Quiet = False,
