@@ -1,8 +1,32 @@
 """The one kind of error a user is meant to read."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class InputError(ValueError):
     """Bad input, told in one sentence: the thing, its value, and what to do.
 
     The command line prints the sentence and exits with status 2; it never shows a traceback for it.
     """
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One bad entry among many: an image that cannot be read, a row that makes no sense."""
+
+    name: str  # the file, or the row of a file
+    reason: str
+    split: str = ""  # "train" or "test", where that is known
+
+
+# How many faults a sentence names.
+NAMED = 5
+
+
+def summary(faults: Sequence[Fault]) -> str:
+    """Return the first faults in words: "a.jpg: no such file; b.jpg: not an image, and 3 more"."""
+    named = "; ".join(f"{fault.name}: {fault.reason}" for fault in faults[:NAMED])
+    return named + (f", and {len(faults) - NAMED} more" if len(faults) > NAMED else "")

@@ -2,87 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from dspt.data import embedded, featurefile, folder
+from dspt.data.dataset import Dataset, Split, few_shot
+from dspt.data.folder import write_image_folder
 from dspt.errors import InputError
 
-__all__ = ["Dataset", "Split", "open_dataset", "write_image_folder"]
+__all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
+
+_FORMS = (
+    "give a folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature "
+    "file, the name of a dataset with --root ('dspt data list' names them), hf:NAME for a Hugging "
+    "Face dataset, or 'embedded'"
+)
 
 
-@dataclass(frozen=True)
-class Split:
-    """Items and the true label of each.
-
-    Attributes
-    ----------
-    items
-        Image paths; or uint8 images (N, H, W) or (N, H, W, 3); or float32 unit features (N, D).
-    labels
-        int64 (N,), positions in the dataset's class names.
-    """
-
-    items: list[str] | np.ndarray
-    labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A train and a test split over the same classes.
-
-    Attributes
-    ----------
-    template
-        The prompt of zero-shot classification, with {} for the class name.
-    notes
-        Sentences that a user should be told, such as that a test split was held out.
-    """
-
-    name: str
-    class_names: tuple[str, ...]
-    train: Split
-    test: Split
-    template: str = "a photo of a {}."
-    notes: tuple[str, ...] = ()
-
-    @property
-    def holds_features(self) -> bool:
-        """Whether the items are features already, so that no image tower is needed."""
-        return isinstance(self.train.items, np.ndarray) and self.train.items.dtype.kind == "f"
-
-
-# Here, because each of these needs the classes above.
-from dspt.data import embedded, featurefile, folder  # noqa: E402
-from dspt.data.folder import write_image_folder  # noqa: E402
-
-
-def open_dataset(source: str | Path, *, seed: int = 1, test_fraction: float = 0.2) -> Dataset:
+def open_dataset(
+    source: str | Path | Dataset,
+    *,
+    root: Path | str | None = None,
+    class_names: Path | str | None = None,
+    seed: int = 1,
+    test_fraction: float = 0.2,
+    skip_bad: bool = False,
+) -> Dataset:
     """Return the dataset that `source` names.
 
     Parameters
     ----------
     source
-        A folder of class folders, an .npz or .safetensors feature file, or "embedded".
-        A folder of that name is "./embedded".
+        A folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature
+        file, the name of one of the paper's datasets or CIFAR, "hf:NAME" for a Hugging Face
+        dataset, or "embedded". A folder of that name is "./embedded".
+    root
+        Where named datasets lie, in CoOp's layout; and what relative paths in a manifest start
+        from, if not from the manifest's own folder.
+    class_names
+        A text file with one class name a line, in the order of labels, for a manifest.
     seed, test_fraction
-        Which part of a folder without a test folder is held out.
+        Which part of a source without a test split is held out.
+    skip_bad
+        Leave bad entries out and list them in `Dataset.skipped`, instead of stopping at them.
 
     Raises
     ------
     InputError
         If there is no such source or something in it is wrong.
     """
-    if str(source) == "embedded":
+    if isinstance(source, Dataset):
+        return source
+    return replace(
+        _open(str(source), root, class_names, seed, test_fraction, skip_bad), source=str(source)
+    )
+
+
+def _open(
+    source: str,
+    root: Path | str | None,
+    class_names: Path | str | None,
+    seed: int,
+    test_fraction: float,
+    skip_bad: bool,
+) -> Dataset:
+    if source == "embedded":
         return embedded.read()
     path = Path(source).expanduser()
     if path.is_dir():
-        return folder.read(path, seed=seed, test_fraction=test_fraction)
+        return folder.read(path, seed=seed, test_fraction=test_fraction, skip_bad=skip_bad)
     if path.suffix.lower() in featurefile.SUFFIXES and path.exists():
         return featurefile.read(path)
-    what = "neither a folder nor a feature file" if path.exists() else "no such file or folder"
-    raise InputError(
-        f"data {source}: {what}; give a folder of class folders, an .npz or .safetensors feature "
-        "file, or 'embedded'"
-    )
+    what = "not a kind of file that can be read" if path.exists() else "no such file or folder"
+    raise InputError(f"data {source}: {what}; {_FORMS}")

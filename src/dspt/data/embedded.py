@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data import Dataset, Split
+from dspt.data.dataset import Dataset, Split
 
 IMAGES = Path(__file__).parent.parent / "assets" / "images.npz"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data import Dataset, Split
+from dspt.data.dataset import Dataset, Split
 from dspt.errors import InputError
 
 SUFFIXES = (".npz", ".safetensors")

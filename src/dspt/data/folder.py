@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from dspt.data import Dataset, Split
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.data.dataset import Dataset, Split, hold_out, listed
+from dspt.data.paths import Paths
+from dspt.errors import Fault, InputError, summary
 
 IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
 }
+_EMPTY = "no images in it"
 _TEST_FOLDERS = ("test", "val", "valid")
 
-# Class name -> image paths, sorted.
-_Classes = dict[str, list[str]]
 
-
-def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2) -> Dataset:
+def read(
+    root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bool = False
+) -> Dataset:
     """Return the images below `root`, one class for each folder.
 
     Either `root/class/…` or `root/train/class/…` beside `root/test/class/…`; `val` or `valid`
@@ -31,46 +32,41 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2) -> Dataset:
     which images depends on `seed`, the class name and the number of its images alone.
     """
     notes: list[str] = []
+    faults: list[Fault] = []
+    ignored = _Ignored()
     train_root, test_root = _split_folders(root, notes)
-    ignored: list[str] = []
-    train = _classes(train_root, ignored)
-    empty = [name for name, images in train.items() if not images]
-    if len(train) < 2:
-        raise InputError(
-            f"{train_root}: found {len(train)} class folders; give a folder that has one folder of "
-            "images for each class, and at least two classes"
-        )
-    if empty:
-        raise InputError(
-            f"{train_root}: no images in class {_list(empty)}; add some or remove the folder"
-        )
+    names, train = _classes(train_root, faults, ignored)
     if test_root is None:
-        train, test = _hold_out(train, seed, test_fraction)
-        held = sum(map(len, test.values()))
-        total = held + sum(map(len, train.values()))
+        train, test = hold_out(train, names, seed, test_fraction)
         notes.append(
-            f"{root} has no test folder: {held} of {total} images, drawn from each class with seed "
+            f"{root} has no test folder: {len(test.labels)} of "
+            f"{len(test.labels) + len(train.labels)} images, drawn from each class with seed "
             f"{seed}, are held out as the test split."
         )
     else:
-        test = _classes(test_root, ignored)
-    test = {name: images for name, images in test.items() if images}
-    unknown = sorted(test.keys() - train.keys())
-    if unknown:
+        untested: list[Fault] = []  # a class without test images is no fault
+        test_names, test = _classes(test_root, untested, ignored)
+        faults += [fault for fault in untested if fault.reason != _EMPTY]
+        test = _renumbered(test, test_names, names, f"{test_root}", f"{train_root}")
+    if faults and not skip_bad:
         raise InputError(
-            f"{test_root}: class {_list(unknown)} has no folder in {train_root}; "
-            "test images must belong to a class that is trained"
+            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images "
+            "there, remove the folders, or give --skip-bad to go on without them"
         )
-    if not test:
+    if len(names) < 2:
+        raise InputError(
+            f"{train_root}: found {len(names)} class folders; give a folder that has one folder of "
+            "images for each class, and at least two classes"
+        )
+    if not len(test.labels):
         raise InputError(f"{test_root or root}: no images to test with; add some to each class")
-    if ignored:
+    if ignored.count:
         notes.append(
-            f"{len(ignored)} files were left out, because they are no images or lie outside the "
-            f"class folders; the first is {ignored[0]}."
+            f"{ignored.count} files were left out, because they are no images or lie outside the "
+            f"class folders; the first is {ignored.first}."
         )
-    names = tuple(train)
     return Dataset(
-        root.resolve().name, names, _split(train, names), _split(test, names), notes=tuple(notes)
+        root.resolve().name, names, train, test, notes=tuple(notes), skipped=tuple(faults)
     )
 
 
@@ -107,32 +103,74 @@ def _split_folders(root: Path, notes: list[str]) -> tuple[Path, Path | None]:
     if not tests:
         if others:
             raise InputError(
-                f"{root}: beside {_list(others)} stands a train folder that has folders itself, so "
+                f"{root}: beside {listed(others)} stands a train folder that has folders itself, so "
                 "it is not clear what the classes are; add a test folder, or give train alone"
             )
         return root / "train", None
     if tests[0] != "test":
         notes.append(f"{root} has no test folder: {tests[0]} is used as the test split.")
     if others:
-        notes.append(f"Not used in {root}: folder {_list(others)}.")
+        notes.append(f"Not used in {root}: folder {listed(others)}.")
     return root / "train", root / tests[0]
 
 
-def _classes(root: Path, ignored: list[str]) -> _Classes:
-    """Give the images of each class folder in `root`; what is no image is added to `ignored`."""
-    classes = {}
+@dataclass
+class _Ignored:
+    """Files that are no images: how many, and the first of them."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, file: str) -> None:
+        self.first = self.first or file
+        self.count += 1
+
+
+def _classes(root: Path, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[str, ...], Split]:
+    """Give the class folders in `root` that have images, and their images in order."""
     above = {_identity(folder) for folder in (root.resolve(), *root.resolve().parents)}
-    for entry in _entries(root):
-        if _is_folder(entry):
-            files = list(_files(entry, above))
-            classes[entry.name] = [file for file in files if _is_image(file)]
-            ignored += [file for file in files if not _is_image(file)]
-        else:
-            ignored.append(entry.path)
-    return classes
+    names: list[str] = []
+    counts: list[int] = []
+
+    def images() -> Iterator[str]:
+        for entry in _entries(root):
+            if not _is_folder(entry):
+                ignored.add(entry.path)
+                continue
+            count = 0
+            for file in _files(entry, above, faults):
+                if is_image(file):
+                    count += 1
+                    yield file
+                else:
+                    ignored.add(file)
+            if count:
+                names.append(entry.name)
+                counts.append(count)
+            elif not any(fault.name.startswith(entry.path) for fault in faults):
+                faults.append(Fault(entry.path, _EMPTY))
+
+    items = Paths(images())
+    return tuple(names), Split(items, np.repeat(np.arange(len(names), dtype=np.int64), counts))
 
 
-def _files(folder: os.DirEntry[str], above: set[tuple[int, int]]) -> Iterator[str]:
+def _renumbered(
+    split: Split, own: Sequence[str], names: Sequence[str], where: str, train: str
+) -> Split:
+    """Give `split`, whose labels count the names in `own`, with labels that count `names`."""
+    position = {name: c for c, name in enumerate(names)}
+    unknown = [name for name in own if name not in position]
+    if unknown:
+        raise InputError(
+            f"{where}: class {listed(unknown)} has no images in {train}; "
+            "test images must belong to a class that is trained"
+        )
+    return Split(split.items, np.array([position[name] for name in own], np.int64)[split.labels])
+
+
+def _files(
+    folder: os.DirEntry[str], above: set[tuple[int, int]], faults: list[Fault]
+) -> Iterator[str]:
     """Give all files below `folder`, in order; links may lead in circles or back `above`."""
     stack, seen = [folder], set(above)
     while stack:
@@ -141,7 +179,10 @@ def _files(folder: os.DirEntry[str], above: set[tuple[int, int]]) -> Iterator[st
             yield entry.path
         elif (identity := _identity(entry.path)) not in seen:
             seen.add(identity)
-            stack += reversed(_entries(entry.path))
+            try:
+                stack += reversed(_entries(entry.path))
+            except InputError as error:
+                faults.append(Fault(entry.path, str(error).removeprefix(f"{entry.path}: ")))
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
@@ -165,29 +206,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _is_image(file: str) -> bool:
+def is_image(file: str) -> bool:
+    """Return whether a file is named like an image."""
     return os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES
-
-
-def _hold_out(classes: _Classes, seed: int, fraction: float) -> tuple[_Classes, _Classes]:
-    """Give train and test, at least one image of each in every class of two images or more."""
-    if not 0 < fraction < 1:
-        raise InputError(f"test fraction: expected a number between 0 and 1, found {fraction}")
-    train, test = {}, {}
-    for name, images in classes.items():
-        count = min(max(1, int(len(images) * fraction + 0.5)), len(images) - 1)
-        chosen = set(Stream(seed, "split", name).permutation(len(images))[:count].tolist())
-        train[name] = [image for i, image in enumerate(images) if i not in chosen]
-        test[name] = [image for i, image in enumerate(images) if i in chosen]
-    return train, test
-
-
-def _split(classes: _Classes, names: tuple[str, ...]) -> Split:
-    items = [image for name in names for image in classes.get(name, ())]
-    counts = [len(classes.get(name, ())) for name in names]
-    return Split(items, np.repeat(np.arange(len(names), dtype=np.int64), counts))
-
-
-def _list(names: list[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more

@@ -1,0 +1,137 @@
+"""What every source of data becomes: items, labels and class names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dspt.errors import Fault, InputError
+from dspt.seeds import Stream
+
+Items = Sequence[Any] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Split:
+    """Items and a label for each.
+
+    Attributes
+    ----------
+    items
+        A sequence of image paths or of encoded images (bytes); or uint8 images (N, H, W) or
+        (N, H, W, 3); or float32 unit features (N, D).
+    labels
+        int64 (N,), positions in the dataset's class names, as they come with the data: right in a
+        benchmark, partly wrong in real life.
+    true_labels
+        int64 (N,), if the source knows right labels apart from the ones it comes with.
+    """
+
+    items: Items
+    labels: np.ndarray
+    true_labels: np.ndarray | None = None
+
+    @property
+    def best_labels(self) -> np.ndarray:
+        """The right labels, as far as the source knows."""
+        return self.labels if self.true_labels is None else self.true_labels
+
+    def take(self, positions: np.ndarray) -> Split:
+        """Return the samples at these positions: every item with its own labels."""
+        true = None if self.true_labels is None else self.true_labels[positions]
+        return Split(take(self.items, positions), self.labels[positions], true)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A train and a test split over the same classes.
+
+    Attributes
+    ----------
+    template
+        The prompt of zero-shot classification, with {} for the class name.
+    notes
+        Sentences that a user should be told, such as that a test split was held out.
+    skipped
+        Entries of the source that were left out because something is wrong with them.
+    source
+        What the user called it.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Split
+    test: Split
+    template: str = "a photo of a {}."
+    notes: tuple[str, ...] = ()
+    skipped: tuple[Fault, ...] = ()
+    source: str = ""
+
+    @property
+    def holds_features(self) -> bool:
+        """Whether the items are features already, so that no image tower is needed."""
+        return isinstance(self.train.items, np.ndarray) and self.train.items.dtype.kind == "f"
+
+
+def take(items: Items, positions: np.ndarray) -> Items:
+    """Return the items at these positions, in their order."""
+    if isinstance(items, np.ndarray):
+        return items[positions]
+    if hasattr(items, "take"):
+        return items.take(positions)
+    return [items[i] for i in positions]
+
+
+def few_shot(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Return the sorted positions of `shots` samples of each class, of all where there are fewer.
+
+    Which ones depends on the labels, `shots` and `seed` alone: fewer shots are among more shots,
+    and noise is drawn elsewhere.
+    """
+    if shots < 1:
+        raise InputError(f"shots = {shots}: expected at least 1")
+    order = Stream(seed, "shots").permutation(len(labels))
+    # Rank of each sample in the random order of its own class.
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(by_class[rank < shots])
+
+
+def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> tuple[Split, Split]:
+    """Return train and test: a part of each class, at least one image of each from two images on.
+
+    Which images depends on `seed`, the class name and the number of its images alone.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"test fraction: expected a number between 0 and 1, found {fraction}")
+    held = np.zeros(len(split.labels), bool)
+    order = np.argsort(split.labels, kind="stable")
+    counts = np.bincount(split.labels, minlength=len(names))
+    for name, rows in zip(names, np.split(order, np.cumsum(counts))[:-1], strict=True):
+        count = min(max(1, int(len(rows) * fraction + 0.5)), len(rows) - 1)
+        if count > 0:
+            held[rows[Stream(seed, "split", name).permutation(len(rows))[:count]]] = True
+    return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raise `InputError` unless there are two or more different, non-empty class names."""
+    seen: set[str] = set()
+    for name in names:
+        if not name.strip():
+            raise InputError(f"{where}: a class has an empty name; give every class a name")
+        if name in seen:
+            raise InputError(f"{where}: class {name!r} is there twice; names must differ")
+        seen.add(name)
+    if len(names) < 2:
+        raise InputError(f"{where}: found {len(names)} classes; at least two are needed")
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return names for a sentence: 'a', 'b' and 7 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
