@@ -24,7 +24,7 @@ from dspt import packs as store
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.errors import InputError
-from dspt.features import embed, encode
+from dspt.features import BadImages, embed, encode
 from dspt.seeds import Stream
 
 # Between the features of one image that were computed in different batches.
@@ -120,6 +120,14 @@ class TestFeatures:
         found = [encode(x, checkpoint, cache=tmp_path / "cache") for x in (paths, pictures, arrays)]
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
+
+    def test_of_encoded_images_in_memory_are_those_of_their_files(
+        self, paths, checkpoint, tmp_path, encoded
+    ):
+        found = encode(paths, checkpoint, cache=tmp_path / "cache")
+        data = [Path(path).read_bytes() for path in paths]
+        np.testing.assert_array_equal(encode(data, checkpoint, cache=tmp_path / "cache"), found)
+        assert sum(encoded) == 20
 
     def test_of_grey_arrays_are_those_of_grey_pictures(self, checkpoint, tmp_path):
         grey = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
@@ -414,10 +422,11 @@ class TestBadImages:
         monkeypatch.setattr(store, "SHARD", 6)
         Path(paths[3]).write_bytes(b"")
         Path(paths[10]).write_bytes(Path(paths[10]).read_bytes()[:100])
-        Path(paths[17]).unlink()
-        with pytest.raises(InputError, match=r"3 of 20 images cannot be used") as error:
+        Path(paths[17]).write_text("no image")
+        with pytest.raises(BadImages, match=r"3 of 20 images cannot be used") as error:
             encode(paths, checkpoint, cache=tmp_path / "cache")
-        for i, reason in ((3, "known format"), (10, "not a whole image"), (17, "No such file")):
+        assert list(error.value.faults) == [3, 10, 17]
+        for i, reason in ((3, "known format"), (10, "not a whole image"), (17, "known format")):
             assert f"{paths[i]}: {reason}" in str(error.value).replace("not an image of a ", "")
         assert sum(encoded) == 17
         for i in (3, 10, 17):
@@ -435,8 +444,38 @@ class TestBadImages:
     ):
         monkeypatch.setattr(store, "SHARD", 6)
         monkeypatch.setattr(features, "MOST_BAD", 8)
-        with pytest.raises(InputError, match=r"at least 12 of 20 .*, and others"):
-            encode([f"{path}.none" for path in paths], checkpoint, cache=tmp_path / "cache")
+        for i, path in enumerate(paths):
+            Path(path).write_text(f"no image {i}")
+        with pytest.raises(InputError, match=r"at least \d+ of 20 .*, and \d+ more"):
+            encode(paths, checkpoint, cache=tmp_path / "cache")
+        for path in paths:
+            Path(path).write_bytes(b"")
+        with pytest.raises(InputError, match=r"\(?20 of 20 .*, and 15 more"):
+            encode(paths, checkpoint, cache=tmp_path / "cache", all_bad=True)
+
+    def test_that_are_not_there_are_told_before_anything_is_encoded(
+        self, paths, checkpoint, tmp_path, encoded
+    ):
+        for i in (5, 19):
+            Path(paths[i]).unlink()
+        with pytest.raises(
+            BadImages, match=r"2 of 20 .*005\.bmp: no such file; .*019\.bmp"
+        ) as error:
+            encode(paths, checkpoint, cache=tmp_path / "cache")
+        assert list(error.value.faults) == [5, 19]
+        assert encoded == []
+
+    def test_all_of_them_are_found_on_request_and_the_good_ones_are_kept(
+        self, paths, checkpoint, tmp_path, encoded
+    ):
+        Path(paths[0]).unlink()
+        Path(paths[7]).write_bytes(b"")
+        with pytest.raises(BadImages, match=r"2 of 20 images") as error:
+            encode(paths, checkpoint, cache=tmp_path / "cache", all_bad=True)
+        assert list(error.value.faults) == [0, 7]
+        good = [path for i, path in enumerate(paths) if i not in error.value.faults]
+        encode(good, checkpoint, cache=tmp_path / "cache")
+        assert sum(encoded) == 18
 
     def test_in_memory_are_named_by_their_place(self, checkpoint, tmp_path):
         items = [np.zeros((9, 9), np.uint8), np.zeros((9, 9), np.float32)]
@@ -466,7 +505,9 @@ class TestCall:
         encode(
             paths, checkpoint, cache=tmp_path / "cache", progress=lambda *call: seen.append(call)
         )
-        assert [done for done, _ in seen] == [6, 6, 12, 12, 18, 20]
+        assert seen == sorted(seen)
+        assert seen[0][0] >= 6
+        assert seen[-1] == (20, 20)
 
     def test_an_interrupt_loses_no_more_than_a_shard(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch

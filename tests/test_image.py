@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import tiny_clip
 from PIL import Image
 
@@ -38,6 +39,10 @@ def picture(rng: np.random.Generator, width: int, height: int, mode: str = "RGB"
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(mode)
 
 
+def normalised(cut: Preprocessing, view: np.ndarray) -> np.ndarray:
+    return cut.normalised(torch.from_numpy(view)[None])[0].numpy()
+
+
 class TestTestView:
     @pytest.mark.parametrize("mode", ["RGB", "L", "P", "CMYK", "YCbCr", "1"])
     def test_equals_transformers_bit_for_bit(self, mode):
@@ -53,7 +58,8 @@ class TestTestView:
                     continue
                 image = picture(rng, width, height, mode)
                 expected = theirs(image)["pixel_values"][0]
-                found = Preprocessing(side, side).test_view(image)
+                cut = Preprocessing(side, side)
+                found = normalised(cut, cut.test_view(image))
                 assert found.dtype == np.float32
                 np.testing.assert_array_equal(found, expected)
 
@@ -63,15 +69,16 @@ class TestTestView:
         image = picture(np.random.default_rng(0), 90, 41)
         for size, resize in (({"height": 32, "width": 40}, (32, 40)), ({"shortest_edge": 20}, 20)):
             theirs = CLIPImageProcessorPil(size=size, crop_size={"height": 32, "width": 32})
-            found = Preprocessing(resize, 32).test_view(image)
+            cut = Preprocessing(resize, 32)
+            found = normalised(cut, cut.test_view(image))
             np.testing.assert_array_equal(found, theirs(image)["pixel_values"][0])
 
     def test_a_long_strip_does_not_exhaust_the_memory(self):
         strip = np.zeros((1, 1_000_000), np.uint8)
         strip[0, 500_000 - 16 : 500_000 + 16] = 255
         view = Preprocessing(224, 224).test_view(strip)
-        assert view.shape == (3, 224, 224)
-        np.testing.assert_allclose(view[0], (1 - MEAN[0]) / STD[0], rtol=1e-6)
+        assert view.shape == (224, 224, 3)
+        assert (view == 255).all()
 
 
 class TestTrainView:
@@ -82,9 +89,10 @@ class TestTrainView:
         x = np.broadcast_to(np.linspace(0, 255, width), (height, width))
         y = np.broadcast_to(np.linspace(0, 255, height)[:, None], (height, width))
         image = np.stack([x, y, 0 * x], 2).round().astype(np.uint8)
-        cut = Preprocessing(self.side, self.side, (0, 0, 0), (1, 1, 1))
-        views = np.array([cut.train_view(image, Stream(1, "crop", i)) for i in range(count)])
-        across, down = views[:, 0, self.side // 2] * width, views[:, 1, :, self.side // 2] * height
+        cut = Preprocessing(self.side, self.side)
+        views = [cut.train_view(image, Stream(1, "crop", i)) for i in range(count)]
+        share, middle = np.array(views) / 255, self.side // 2
+        across, down = share[:, middle, :, 0] * width, share[:, :, middle, 1] * height
         return np.stack([across[:, 0], across[:, -1], down[:, 0], down[:, -1]], 1)
 
     def test_crops_are_of_the_allowed_areas_and_shapes_and_mirrored_half_of_the_time(self):
@@ -141,7 +149,7 @@ class TestTrainView:
     def test_a_single_pixel_has_views(self):
         dot = np.full((1, 1, 3), 9, np.uint8)
         cut = Preprocessing(32, 32)
-        expected = np.broadcast_to(cut.test_view(dot)[:, :1, :1], (3, 32, 32))
+        expected = np.broadcast_to(cut.test_view(dot)[:1, :1], (32, 32, 3))
         np.testing.assert_array_equal(cut.train_view(dot, Stream(1)), expected)
 
 
@@ -302,28 +310,37 @@ class TestPreprocessing:
 
 
 class TestImageTower:
-    pixels = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 
     def test_equals_the_whole_clip_model(self, clip):
-        import torch
         from transformers import CLIPModel
 
         model = CLIPModel.from_pretrained(clip).eval()
+        scaled = (self.pixels / 255 - np.array(MEAN)) / np.array(STD)
+        values = torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32)
         with torch.no_grad():
-            output = model.get_image_features(pixel_values=torch.tensor(self.pixels))
+            output = model.get_image_features(pixel_values=values)
         expected = output.pooler_output.numpy()
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         found = ImageTower(open_checkpoint(clip))(self.pixels)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
-    def test_is_frozen_and_takes_tensors(self, clip):
-        import torch
-
+    def test_is_frozen(self, clip):
         tower = ImageTower(open_checkpoint(clip))
         assert not any(weight.requires_grad for weight in tower._model.parameters())
         assert not tower._model.training
-        np.testing.assert_array_equal(tower(torch.tensor(self.pixels)), tower(self.pixels))
+
+    def test_takes_as_many_views_at_once_as_an_eighth_of_the_memory_holds(self, clip):
+        tower = ImageTower(open_checkpoint(clip))
+        config = tower._model.config
+        positions = (config.image_size // config.patch_size) ** 2 + 1
+        each = 4 * positions * (6 * config.hidden_size + 2 * config.intermediate_size)
+        assert tower.batch_size(8 * each) == 1
+        assert tower.batch_size(8 * each * 7) == 4
+        assert tower.batch_size(8 * each * 16) == 16
+        assert tower.batch_size(8 * each * 10_000) == 32
+        assert tower.batch_size(1) == 1
 
     def test_half_precision_gives_unit_float32_features_near_the_full_ones(self, clip):
         checkpoint = open_checkpoint(clip)

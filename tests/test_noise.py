@@ -323,6 +323,7 @@ def test_a_matrix_that_is_no_transition_is_refused(transition: object, sentence:
         ("pair:0.2", noise.NoiseSpec("pair", 0.2)),
         ("matrix:a/T.npy", noise.NoiseSpec("matrix", path="a/T.npy", sampling="bernoulli")),
         (r"file:C:\labels.csv", noise.NoiseSpec("file", path=r"C:\labels.csv")),
+        ("file:a/b.pt#worse_label", noise.NoiseSpec("file", path="a/b.pt#worse_label")),
     ],
 )
 def test_every_form_is_read_and_written_back(text: str, spec: noise.NoiseSpec) -> None:
@@ -519,7 +520,7 @@ def test_other_extensions_are_refused_before_anything_is_written(tmp_path: Path)
     for name in ("labels.txt", "labels", "labels.pkl"):
         with pytest.raises(InputError, match=r"expected a \.csv or \.npy file"):
             noise.write_labels(tmp_path / name, [0, 1])
-        with pytest.raises(InputError, match=r"expected a \.csv or \.npy file"):
+        with pytest.raises(InputError, match=r"expected a \.csv, \.npy, \.npz or \.pt file"):
             noise.read_labels(tmp_path / name, 4, 2)
     with pytest.raises(InputError, match="labels: expected 0 or more, found -1 at row 1"):
         noise.write_labels(tmp_path / "labels.csv", [0, -1])

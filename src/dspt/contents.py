@@ -25,6 +25,7 @@ _MEMORY = "digests.npy"
 
 
 def item_name(item: Any, position: int) -> str:
+    """Return what to call an image in a sentence: its path, or its place."""
     return os.fspath(item) if _is_path(item) else f"image {position}"
 
 
@@ -39,7 +40,11 @@ def read(item: Any, position: int) -> tuple[bytes, Any]:
             data = Path(item).read_bytes()
         except OSError as error:
             raise BadImage(os.fspath(item), error.strerror or "cannot be read") from None
-        return hashlib.blake2b(data, digest_size=32, person=b"file").digest(), io.BytesIO(data)
+        except ValueError:
+            raise BadImage(repr(os.fspath(item)), "no file can have this name") from None
+        return _file_digest(data), io.BytesIO(data)
+    if isinstance(item, bytes):
+        return _file_digest(item), io.BytesIO(item)
     if not isinstance(item, np.ndarray):
         item = open_image(item, item_name(item, position))
     pixels = np.asarray(item)
@@ -47,15 +52,24 @@ def read(item: Any, position: int) -> tuple[bytes, Any]:
     return hashlib.blake2b(shape + pixels.tobytes(), digest_size=32, person=b"array").digest(), item
 
 
-def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the signature of each file, the digest of each item, and which digests are known.
+def _file_digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=32, person=b"file").digest()
+
+
+def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Give each file's signature, each item's digest, which digests are known, and which files are
+    not there.
 
     A signature stands for path, size, inode and both times of a file: a change that keeps size and
     modification time still changes the inode's own time. Known are the digests of files that were
     read before, and of items in memory.
     """
     here, now = os.getcwd(), time.time()
-    signatures = np.array([_signature(item, here, now) for item in items], "S16")
+    signatures, absent = np.zeros(len(items), "S16"), np.zeros(len(items), bool)
+    for i, item in enumerate(items):
+        if _is_path(item):
+            signature = _signature(item, here, now)
+            signatures[i], absent[i] = signature or b"", signature is None
     digests, known = np.zeros((len(items), 32), np.uint8), np.zeros(len(items), bool)
     table = _remembered(root)
     if len(table):
@@ -66,7 +80,7 @@ def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not _is_path(item):
             with suppress(BadImage):  # it is told of with the others
                 digests[i], known[i] = np.frombuffer(read(item, i)[0], np.uint8), True
-    return signatures, digests, known
+    return signatures, digests, known, absent
 
 
 def remember(root: Path, signatures: np.ndarray, digests: np.ndarray, known: np.ndarray) -> None:
@@ -97,13 +111,14 @@ def _remembered(root: Path) -> np.ndarray:
     return np.zeros(0, _TABLE)
 
 
-def _signature(item: Any, here: str, now: float) -> bytes:
-    if not _is_path(item):
-        return b""
+def _signature(item: Any, here: str, now: float) -> bytes | None:
+    """Give the signature of a file, empty if it says nothing, None if there is no such file."""
     path = os.path.join(here, item)
     try:
         status = os.stat(path)
-    except OSError:
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):  # a name too long, or with a null byte: reading it tells
         return b""
     if now - max(status.st_mtime, status.st_ctime) < SETTLED:
         return b""

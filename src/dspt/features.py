@@ -13,34 +13,50 @@ there are several threads) and would make a single image as dear as a batch.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dspt import contents, packs
-from dspt.backbone.image import BadImage, ImageTower, Preprocessing, open_image
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.decoding import Decoder, Look, Seen, ahead, use_processes
+from dspt.errors import Fault, InputError, summary
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint
 
 # Part of every key: raise it when the same key would no longer mean the same features.
 FORMAT = 1
-# Bad images after which the rest is not looked at, and how many of them an error names.
-MOST_BAD, NAMED_BAD = 100, 5
+# Bad images after which the rest is not looked at, unless all of them are asked for.
+MOST_BAD = 100
 # Rounds after which images that change all the time are given up.
 ROUNDS = 10
+# Batches that wait for the tower: one would do if images were all alike.
+BATCHES_AHEAD = 2
 
 Items = Sequence[Any] | np.ndarray
 Progress = Callable[[int, int], None]
+
+
+class BadImages(InputError):
+    """Images that cannot be used, by their positions among all."""
+
+    def __init__(self, faults: dict[int, Fault], total: int, all_known: bool = True) -> None:
+        self.faults = dict(sorted(faults.items()))
+        found = list(self.faults.values())
+        if len(found) == 1:
+            sentence = f"{summary(found)}; replace it or leave it out"
+        else:
+            count = len(found) if all_known else f"at least {len(found)}"
+            sentence = (
+                f"{count} of {total} images cannot be used ({summary(found)}); replace them or "
+                "leave them out"
+            )
+        super().__init__(sentence)
 
 
 def encode(
@@ -51,29 +67,37 @@ def encode(
     views: int = 1,
     seed: int = 1,
     cache: Path | str | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     workers: int | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    compiled: bool = False,
     progress: Progress | None = None,
+    all_bad: bool = False,
 ) -> np.ndarray:
     """Return the features of images, encoding only those that the store does not have yet.
 
     Parameters
     ----------
     items
-        Image paths, PIL images or uint8 arrays.
+        Image paths, encoded images (bytes), PIL images or uint8 arrays.
     view, views, seed
         "test" is the centre of each image; "train" is `views` random crops of it, which depend on
         the image's content, the number of the crop and `seed` alone.
     cache
         Folder of the store; by default $DSPT_CACHE, or dspt/features in the user's cache folder.
-    batch_size, workers
-        Views a tower call, and threads that read images meanwhile.
-    device, dtype
-        Where the tower runs, and in which precision; the features are float32 always.
+    batch_size
+        Views a tower call; by default as many as suit the device and its memory.
+    workers
+        Processes, or threads where images are few, that decode ahead of the tower; by default one
+        for each core.
+    device, dtype, compiled
+        Where the tower runs, in which precision, and whether torch compiles it; the features are
+        float32 always.
     progress
         Called with the number of images done and of all.
+    all_bad
+        Look for every bad image before `BadImages` is raised, not for the first hundred alone.
 
     Returns
     -------
@@ -83,7 +107,7 @@ def encode(
 
     Raises
     ------
-    InputError
+    BadImages
         If images cannot be read. What was encoded is in the store for the next time.
     """
     if not len(items):
@@ -91,16 +115,24 @@ def encode(
     look = _look(Preprocessing.read(checkpoint.folder), view, views, seed)
     root = Path(cache).expanduser() if cache else default_cache()
     store = packs.Store(root, (FORMAT, checkpoint.fingerprint, look, dtype))
-    signatures, digests, known = contents.recall(root, items)
-    with _Encoder(
-        look, lambda: ImageTower(checkpoint, device, dtype), batch_size, workers
-    ) as encoder:
+    signatures, digests, known, absent = contents.recall(root, items)
+    bad = {
+        i: Fault(contents.item_name(items[i], i), "no such file")
+        for i in np.flatnonzero(absent).tolist()
+    }
+    if bad and not all_bad:
+        raise BadImages(bad, len(items))  # before hours of work, not after them
+    with Decoder(look, workers, use_processes(items)) as decoder:
+        encoder = _Encoder(
+            decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size
+        )
         try:
             for _ in range(ROUNDS):
                 features = store.open(digests) if known.all() else None
                 if features is not None:
                     return features if view == "train" else features[:, 0]
-                _fill(items, digests, known, store, encoder, progress)
+                most = len(items) if all_bad else MOST_BAD
+                _fill(items, digests, known, bad, most, store, encoder, progress)
                 if known.all():
                     store.join(digests)
         finally:
@@ -109,15 +141,16 @@ def encode(
 
 
 def embed(
-    items: Items, tower: ImageTower, *, batch_size: int = 32, workers: int | None = None
+    items: Items, tower: ImageTower, *, batch_size: int | None = None, workers: int | None = None
 ) -> np.ndarray:
     """Return the test-view features (N, D) of images in memory, leaving the store alone."""
-    bad: list[BadImage] = []
-    look = _look(tower.preprocessing, "test", 1, 0)
-    with _Encoder(look, lambda: tower, batch_size, workers) as encoder:
-        _, features = encoder.features(items, range(len(items)), bad)
-    _raise(bad, len(items))
-    return features[:, 0]
+    bad: dict[int, Fault] = {}
+    with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as decoder:
+        encoder = _Encoder(decoder, lambda: tower, batch_size)
+        shards = list(encoder.shards(items, iter(range(len(items))), bad, len(items)))
+    if bad:
+        raise BadImages(bad, len(items))
+    return np.concatenate([shard.features for shard in shards])[:, 0]
 
 
 def default_cache() -> Path:
@@ -128,173 +161,165 @@ def default_cache() -> Path:
     return Path(user) / "dspt" / "features"
 
 
+class _Shard(NamedTuple):
+    """Images encoded one after the other, to be kept together."""
+
+    positions: list[int]
+    digests: list[bytes]
+    features: np.ndarray  # (n, rows, D)
+
+
+class _Batch(NamedTuple):
+    """Views for one call of the tower, and the images of the shard that end with it, if one does."""
+
+    pixels: np.ndarray
+    shard: list[Seen] | None
+
+
 def _fill(
     items: Items,
     digests: np.ndarray,
     known: np.ndarray,
+    bad: dict[int, Fault],
+    most_bad: int,
     store: packs.Store,
     encoder: _Encoder,
     progress: Progress | None,
 ) -> None:
     """Make `digests` known, and put the features that are missing into `store`, shard by shard."""
+    stored, asked, settled = store.index(), set[bytes](), 0
+    step = max(1, packs.SHARD // encoder.decoder.look.rows)
 
-    def report(before: int, done: int) -> None:
+    def missing() -> Iterator[int]:
+        """Give the images to encode, as they are found."""
+        nonlocal settled
+        for start in range(0, len(items), step):
+            part = np.arange(start, min(start + step, len(items)))
+            unknown = [int(i) for i in part[~known[part]] if i not in bad]
+            # Files are read for their digest just before they are decoded, while they are in memory.
+            for seen in encoder.decoder.digests(items, unknown):
+                if seen.fault:
+                    bad[seen.position] = seen.fault
+                else:
+                    digests[seen.position] = np.frombuffer(seen.digest, np.uint8)
+                    known[seen.position] = True
+            wanted = []
+            for i in part[known[part]][stored.find(digests[part[known[part]]]) < 0]:
+                if (digest := digests[i].tobytes()) not in asked:
+                    asked.add(digest)
+                    wanted.append(int(i))
+            settled += len(part) - len(wanted)
+            if len(bad) >= most_bad:
+                return
+            yield from wanted
+
+    def report(encoded: int) -> None:
         if progress:
-            progress(before + done, len(items))
+            progress(settled + encoded, len(items))
 
-    stored = store.index()
-    fresh: set[bytes] = set()
-    bad: list[BadImage] = []
-    step = max(1, packs.SHARD // encoder.look.rows)
-    for start in range(0, len(items), step):
-        part = np.arange(start, min(start + step, len(items)))
-        # Files are read for their digest just before they are decoded, while they are in memory.
-        for i, digest in encoder.digests(items, part[~known[part]], bad):
-            digests[i], known[i] = np.frombuffer(digest, np.uint8), True
-        readable = part[known[part]]
-        wanted = {
-            digests[i].tobytes(): i
-            for i in reversed(readable[stored.find(digests[readable]) < 0])
-            if digests[i].tobytes() not in fresh
-        }
-        missing = sorted(wanted.values())
-        if missing:
-            before = start + len(part) - len(missing)
-            encoded, features = encoder.features(items, missing, bad, partial(report, before))
-            if len(encoded):
-                store.write(encoded, features)
-            fresh |= {digest.tobytes() for digest in encoded}
-            # An image that changed since its digest was taken has to be looked at again.
-            for digest, i in wanted.items():
-                known[i] = digest in fresh
-        report(start, len(part))
-        if len(bad) >= MOST_BAD:
-            break
-    _raise(bad, len(items))
-
-
-def _raise(bad: list[BadImage], total: int) -> None:
-    """Stop with one sentence if there are bad images."""
-    if len(bad) == 1:
-        raise bad[0]
+    for shard in encoder.shards(items, missing(), bad, step, report):
+        store.write(packs.matrix(shard.digests), shard.features)
+        # An image that changed since its digest was taken has to be looked at again.
+        for i, digest in zip(shard.positions, shard.digests, strict=True):
+            known[i] = digest == digests[i].tobytes()
+    if not asked:
+        report(0)
     if bad:
-        count = f"at least {len(bad)}" if len(bad) >= MOST_BAD else len(bad)
-        named = "; ".join(f"{error.name}: {error.reason}" for error in bad[:NAMED_BAD])
-        more = ", and others" if len(bad) > NAMED_BAD else ""
-        raise InputError(
-            f"{count} of {total} images cannot be used ({named}{more}); "
-            "replace them or leave them out"
-        )
+        _add_copies(bad, items, digests, known)
+        raise BadImages(bad, len(items), all_known=len(bad) < most_bad or most_bad == len(items))
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What the tower sees of an image: its centre, or a number of random crops."""
-
-    preprocessing: Preprocessing
-    crops: int
-    seed: int
-
-    @property
-    def rows(self) -> int:
-        return self.crops or 1
-
-    def __call__(self, image: Any, digest: bytes) -> list[np.ndarray]:
-        if not self.crops:
-            return [self.preprocessing.test_view(image)]
-        streams = (Stream(self.seed, "view", digest.hex(), v) for v in range(self.crops))
-        return [self.preprocessing.train_view(image, stream) for stream in streams]
+def _add_copies(
+    bad: dict[int, Fault], items: Items, digests: np.ndarray, known: np.ndarray
+) -> None:
+    """Add the images with the content of a bad one, of which only the first was looked at."""
+    found = [i for i in bad if known[i]]
+    reasons = {digests[i].tobytes(): bad[i].reason for i in found}
+    for i in np.flatnonzero(known & packs.are_in(digests, digests[found])).tolist():
+        name = contents.item_name(items[i], i)
+        bad.setdefault(i, Fault(name, reasons[digests[i].tobytes()]))
 
 
-def _look(preprocessing: Preprocessing, view: str, views: int, seed: int) -> _Look:
+def _look(preprocessing: Preprocessing, view: str, views: int, seed: int) -> Look:
     if view not in ("test", "train"):
         raise InputError(f"view: expected 'test' or 'train', found {view!r}")
     if views < 1 or (view == "test" and views != 1):
         raise InputError(f"views: expected 1 for the test view, 1 or more for train, found {views}")
-    return _Look(preprocessing, views, seed) if view == "train" else _Look(preprocessing, 0, 0)
+    return Look(preprocessing, views, seed) if view == "train" else Look(preprocessing)
 
 
 class _Encoder:
-    """Reads images in threads while the tower, loaded when first needed, computes."""
+    """A tower, loaded when first needed, that computes while a decoder looks at the next images."""
 
     def __init__(
-        self,
-        look: _Look,
-        load_tower: Callable[[], ImageTower],
-        batch_size: int,
-        workers: int | None,
+        self, decoder: Decoder, load_tower: Callable[[], ImageTower], batch_size: int | None
     ) -> None:
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise InputError(f"batch size: expected at least 1, found {batch_size}")
-        self.look = look
+        self.decoder = decoder
         self._load_tower = load_tower
+        self._tower: ImageTower | None = None
         self._batch_size = batch_size
-        self._workers = workers or min(8, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._workers)
 
-    def __enter__(self) -> _Encoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    @cached_property
-    def _tower(self) -> ImageTower:
-        return self._load_tower()
-
-    def digests(
-        self, items: Items, positions: Iterable[int], bad: list[BadImage]
-    ) -> Iterator[tuple[int, bytes]]:
-        """Give the position and digest of each image; those that cannot be read go to `bad`."""
-        for i, future in self._ahead(lambda i: contents.read(items[i], i)[0], positions):
-            if not _is_bad(future, bad):
-                yield i, future.result()
-
-    def features(
+    def shards(
         self,
         items: Items,
-        positions: Iterable[int],
-        bad: list[BadImage],
+        positions: Iterator[int],
+        bad: dict[int, Fault],
+        step: int,
         report: Callable[[int], None] = lambda done: None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Give the digests (n, 32) and features (n, rows, D) of the images that can be read."""
-        digests: list[bytes] = []
+    ) -> Iterator[_Shard]:
+        """Give the features of the images at `positions`, `step` good images at a time.
 
-        def look(i: int) -> tuple[bytes, list[np.ndarray]]:
-            digest, source = contents.read(items[i], i)
-            return digest, self.look(open_image(source, contents.item_name(items[i], i)), digest)
+        Batches begin anew with each shard, so that work taken up after a kill, which goes on with
+        the next shard, meets the same batches and gives the same bits.
+        """
+        first = next(positions, None)
+        if first is None:
+            return
+        if self._tower is None:
+            self._tower = self._load_tower()
+        size = self._batch_size or self._tower.batch_size()
 
-        def pixels() -> Iterator[np.ndarray]:
-            for _, future in self._ahead(look, positions):
-                if not _is_bad(future, bad):
-                    digest, views = future.result()
-                    digests.append(digest)
-                    yield from views
+        computed, done, rows = [], 0, self.decoder.look.rows
+        for batch in ahead(
+            self._batches(items, chain([first], positions), bad, step, size), BATCHES_AHEAD
+        ):
+            computed.append(self._tower(batch.pixels))
+            done += len(batch.pixels)
+            report(done // rows)
+            if batch.shard:
+                features = np.concatenate(computed)
+                shape = (len(batch.shard), rows, features.shape[1])
+                yield _Shard(
+                    [seen.position for seen in batch.shard],
+                    [seen.digest for seen in batch.shard],
+                    features.reshape(shape),
+                )
+                computed = []
 
-        rows, computed = pixels(), []
-        while batch := list(islice(rows, self._batch_size)):
-            computed.append(self._tower(np.stack(batch)))
-            report(len(digests))
-        features = np.concatenate(computed) if computed else np.zeros((0, 1), np.float32)
-        shape = (len(digests), self.look.rows, features.shape[1])
-        return packs.matrix(digests), features.reshape(shape)
+    def _batches(
+        self, items: Items, positions: Iterator[int], bad: dict[int, Fault], step: int, size: int
+    ) -> Iterator[_Batch]:
+        rows: list[np.ndarray] = []
+        shard: list[Seen] = []
 
-    def _ahead(
-        self, function: Callable[[int], Any], positions: Iterable[int]
-    ) -> Iterator[tuple[int, Future[Any]]]:
-        """Give function(position) of each position in turn, working some positions ahead."""
-        queue: deque[tuple[int, Future[Any]]] = deque()
-        depth = 2 * max(self._workers, self._batch_size // self.look.rows)
-        for i in positions:
-            queue.append((i, self._pool.submit(function, i)))
-            if len(queue) > depth:
-                yield queue.popleft()
-        yield from queue
+        def cut(most: int) -> Iterator[_Batch]:
+            """Give full batches while there are more than `most` rows; the last one ends a shard."""
+            while len(rows) > most:
+                pixels = np.stack(rows[:size])
+                del rows[:size]
+                yield _Batch(pixels, None if rows or most else shard)
 
-
-def _is_bad(future: Future[Any], bad: list[BadImage]) -> bool:
-    error = future.exception()
-    if isinstance(error, BadImage):
-        bad.append(error)
-        return True
-    return False
+        for seen in self.decoder.views(items, positions):
+            if seen.fault or seen.pixels is None:
+                bad[seen.position] = seen.fault or Fault(f"image {seen.position}", "not seen")
+                continue
+            rows.extend(seen.pixels)
+            shard.append(replace(seen, pixels=None))
+            if len(shard) < step:
+                yield from cut(size)
+            else:
+                yield from cut(0)
+                shard = []
+        yield from cut(0)

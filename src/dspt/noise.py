@@ -9,19 +9,26 @@ torch is not imported here: a tensor can only be given by someone who has import
 
 from __future__ import annotations
 
-import csv
-import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dspt.errors import InputError
-from dspt.files import replacing
+from dspt.labelfiles import (
+    as_array,
+    checked_labels,
+    csv_rows,
+    extension,
+    is_integer,
+    is_tensor,
+    load_npy,
+)
+from dspt.labelfiles import read_labels as read_labels
+from dspt.labelfiles import write_labels as write_labels
 from dspt.seeds import Stream
 
 Labels = TypeVar("Labels")
@@ -35,7 +42,6 @@ _KINDS = {
     "matrix": "matrix",
 }
 _SAMPLINGS = ("exact", "bernoulli")
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _FORMS = "none, sym:0.4, pair:0.2, sym:0.4:bernoulli, matrix:T.npy or file:labels.csv"
 
 
@@ -75,7 +81,7 @@ def corrupt(
     The type of `labels`, with the same dtype, device and index.
     """
     _check_classes(num_classes)
-    true = _checked_labels(labels, num_classes)
+    true = checked_labels(labels, num_classes)
     kind = _known_kind(kind)
     if transition is not None and kind == "symmetric":
         kind = "matrix"  # the default kind: a matrix says all there is to say
@@ -151,7 +157,8 @@ class NoiseSpec:
     rate : float
         The noise rate of "symmetric" and "pair", else 0.
     path : str, optional
-        The matrix or label file (.npy or .csv) of "matrix" and "file".
+        The matrix file (.npy or .csv) of "matrix"; the label file of "file", with #KEY after it
+        where one of several arrays is meant.
     sampling : {"exact", "bernoulli"}
         See `corrupt`; "matrix" is always "bernoulli".
     """
@@ -180,11 +187,14 @@ class NoiseSpec:
         return f"{'sym' if self.kind == 'symmetric' else self.kind}:{float(self.rate)}{suffix}"
 
     def apply(self, labels: Any, num_classes: int, seed: int) -> np.ndarray:
-        """Return the given labels for true `labels`, as an int64 array."""
+        """Return the given labels for true `labels`, as an int64 array.
+
+        A label file that holds true labels too must have the same ones.
+        """
         _check_classes(num_classes)
-        true = _checked_labels(labels, num_classes)
+        true = checked_labels(labels, num_classes)
         if self.kind == "file" and self.path:
-            return read_labels(self.path, num_classes, len(true))
+            return read_labels(self.path, num_classes, len(true), true)
         matrix = _read_matrix(Path(self.path)) if self.path else None
         return corrupt(true, num_classes, self.kind, self.rate, seed, self.sampling, matrix)
 
@@ -193,7 +203,8 @@ def parse(text: str) -> NoiseSpec:
     """Return the noise that `text` describes.
 
     Forms: `none`, `sym:RATE`, `pair:RATE`, either with `:exact` or `:bernoulli` after it,
-    `matrix:FILE` with a transition matrix (.npy or .csv), `file:FILE` with given labels.
+    `matrix:FILE` with a transition matrix (.npy or .csv), `file:FILE` with given labels (.csv or
+    .npy), `file:FILE#KEY` with one of the arrays of given labels in a file (.npz or .pt).
     """
     head, _, rest = text.strip().partition(":")
     if head == "file":
@@ -211,62 +222,6 @@ def parse(text: str) -> NoiseSpec:
     except ValueError:
         raise InputError(f"noise {text!r}: expected a rate in 0..1, as in {head}:0.4") from None
     return NoiseSpec(kind, rate, sampling=sampling or "exact")
-
-
-def write_labels(path: Path | str, labels: Any) -> None:
-    """Put labels at `path`: .npy as int64, .csv with the header `index,label`."""
-    path, values = Path(path), _checked_labels(labels)
-    extension = _extension(path)
-    with replacing(path) as temporary:
-        if extension == ".npy":
-            # np.save would add its own extension to a name.
-            with open(temporary, "wb") as file:
-                np.save(file, values, allow_pickle=False)
-        else:
-            lines = [f"{index},{label}" for index, label in enumerate(values.tolist())]
-            temporary.write_text("\n".join(["index,label", *lines, ""]), encoding="utf-8")
-
-
-def read_labels(path: Path | str, num_classes: int, n: int) -> np.ndarray:
-    """Return the `n` labels at `path` as int64, in 0..num_classes-1.
-
-    Parameters
-    ----------
-    path : path of a .npy file, or of a .csv file
-        A .npy file holds one array of n integers. A .csv file has the header `index,label`, with
-        every index of 0..n-1 once and in any order, or `label`, with the labels in order.
-    num_classes : int
-    n : int
-        How many labels there must be.
-    """
-    path = Path(path)
-    if _extension(path) == ".npy":
-        array = _load_npy(path)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            found = f"{array.dtype} of shape {array.shape}"
-            raise InputError(f"{path}: expected one array of integers, found {found}")
-        if len(array) != n:
-            raise InputError(f"{path}: expected {n} labels, found {len(array)}")
-        return _checked_labels(array, num_classes, f" of {path}")
-    (_, header), *rows = list(_rows(path)) or [(0, ["nothing"])]
-    if header not in (["index", "label"], ["label"]):
-        found = ",".join(header)
-        raise InputError(f"{path}: expected the header index,label or label, found {found}")
-    if len(rows) != n:
-        raise InputError(f"{path}: expected {n} labels, found {len(rows)}")
-    labels = np.full(n, -1, dtype=np.int64)
-    for position, (line, cells) in enumerate(rows):
-        where = f"at line {line} of {path}"
-        if len(cells) != len(header) or not all(map(_INTEGER.fullmatch, cells)):
-            found = ",".join(cells)
-            raise InputError(f"labels: expected integers {','.join(header)}, found {found} {where}")
-        index, label = position if len(cells) == 1 else int(cells[0]), int(cells[-1])
-        if not 0 <= index < n or labels[index] >= 0:
-            raise InputError(f"index: expected each of 0..{n - 1} once, found {index} {where}")
-        if not 0 <= label < num_classes:
-            raise InputError(f"labels: {_expected(num_classes)}, found {label} {where}")
-        labels[index] = label
-    return labels
 
 
 def _flipped(stream: Stream, n: int, rate: float, sampling: str) -> np.ndarray:
@@ -289,16 +244,8 @@ def _draw(stream: Stream, true: np.ndarray, transition: np.ndarray) -> np.ndarra
     return noisy
 
 
-def _expected(num_classes: int) -> str:
-    return f"expected 0..{num_classes - 1} for {num_classes} classes"
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def _check_classes(num_classes: int) -> None:
-    if not _is_integer(num_classes) or num_classes < 2:
+    if not is_integer(num_classes) or num_classes < 2:
         raise InputError(f"num_classes: expected 2 or more, found {num_classes!r}")
 
 
@@ -322,92 +269,25 @@ def _known_sampling(sampling: str, kind: str) -> str:
     return "bernoulli" if kind == "matrix" else sampling
 
 
-def _checked_labels(labels: Any, num_classes: int | None = None, where: str = "") -> np.ndarray:
-    """Return labels of any accepted type as an int64 array, once they are integers in range."""
-    try:
-        array = _array(labels)
-    except (TypeError, ValueError):
-        raise InputError("labels: expected one integer per sample, found none to read") from None
-    if array.shape == (0,):
-        return array.astype(np.int64)
-    if array.ndim != 1:
-        raise InputError(f"labels: expected one integer per sample, found shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        # An array has made all of a list into floats or strings for the sake of one of them.
-        values = labels if isinstance(labels, (list, tuple)) else array.tolist()
-        row = next((i for i, value in enumerate(values) if not _is_integer(value)), 0)
-        raise InputError(f"labels: expected integers, found {values[row]!r} at row {row}{where}")
-    wrong = array < 0 if num_classes is None else (array < 0) | (array >= num_classes)
-    if wrong.any():
-        row = int(wrong.argmax())
-        expected = "expected 0 or more" if num_classes is None else _expected(num_classes)
-        raise InputError(f"labels: {expected}, found {array[row]} at row {row}{where}")
-    return array.astype(np.int64)
-
-
 def _like(labels: Any, values: np.ndarray) -> Any:
     """Return `values` in the type, dtype, device and index of `labels`."""
     if not hasattr(labels, "dtype"):
         return tuple(values.tolist()) if isinstance(labels, tuple) else values.tolist()
-    if _is_tensor(labels):
+    if is_tensor(labels):
         result: Any = sys.modules["torch"].as_tensor(values).to(labels)
     elif hasattr(labels, "iloc"):
         result = type(labels)(values, index=labels.index, name=labels.name).astype(labels.dtype)
     else:
         result = values.astype(labels.dtype)
-    if not np.array_equal(_array(result), values):
+    if not np.array_equal(as_array(result), values):
         raise InputError(f"labels: {labels.dtype} cannot hold class {values.max()}; use int64")
     return result
 
 
-def _array(labels: Any) -> np.ndarray:
-    return np.asarray(labels.detach().cpu() if _is_tensor(labels) else labels)
-
-
-def _is_tensor(labels: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(labels, torch.Tensor)
-
-
-def _extension(path: Path) -> str:
-    extension = path.suffix.lower()
-    if extension not in (".csv", ".npy"):
-        raise InputError(f"{path}: expected a .csv or .npy file")
-    return extension
-
-
-def _load_npy(path: Path) -> np.ndarray:
-    _check_file(path)
-    try:
-        with open(path, "rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, MemoryError) as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})") from None
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Give the line number and the cells of every row of a .csv file that is not blank."""
-    _check_file(path)
-    try:
-        # A spreadsheet's byte order mark is no part of the first column's name.
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, skipinitialspace=True)
-            for row in reader:
-                if any(cells := [cell.strip() for cell in row]):
-                    yield reader.line_num, cells
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not a readable .csv file ({error})") from None
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-
-
 def _read_matrix(path: Path) -> np.ndarray:
-    if _extension(path) == ".npy":
-        return _load_npy(path)
-    rows = [_numbers(cells, f"line {line} of {path}") for line, cells in _rows(path)]
+    if extension(path, ".csv", ".npy") == ".npy":
+        return load_npy(path)
+    rows = [_numbers(cells, f"line {line} of {path}") for line, cells in csv_rows(path)]
     if any(len(row) != len(rows[0]) for row in rows):
         raise InputError(f"{path}: expected a square matrix, found lines of different lengths")
     return np.array(rows)

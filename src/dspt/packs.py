@@ -172,6 +172,11 @@ def matrix(digests: list[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
+def are_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Give which of these digests are among the others."""
+    return np.isin(_keys(digests), _keys(others))
+
+
 def _keys(digests: np.ndarray) -> np.ndarray:
     """Give digests in a form that numpy can sort."""
     return np.ascontiguousarray(digests).view("S32")[:, 0]

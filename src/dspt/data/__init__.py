@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dspt.data import embedded, featurefile, folder
+from dspt.data import cifar, coop, embedded, featurefile, folder, hub, manifest
 from dspt.data.dataset import Dataset, Split, few_shot
 from dspt.data.folder import write_image_folder
 from dspt.errors import InputError
@@ -66,12 +67,30 @@ def _open(
     test_fraction: float,
     skip_bad: bool,
 ) -> Dataset:
+    drawn: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "skip_bad": skip_bad}
+    path = Path(source).expanduser()
+    suffix = path.suffix.lower()
     if source == "embedded":
         return embedded.read()
-    path = Path(source).expanduser()
+    if source.startswith("hf:"):
+        return hub.read(source, **drawn)
+    # With --root a name is meant, even where a folder of that name is at hand.
+    if root is not None or not path.exists():
+        if paper := coop.find(source):
+            return coop.read(paper, root, skip_bad=skip_bad)
+        if tiny := cifar.find(source):
+            return cifar.read(tiny, root)
+    if hub.is_saved(path):
+        return hub.read(f"hf:{path}", **drawn)
     if path.is_dir():
-        return folder.read(path, seed=seed, test_fraction=test_fraction, skip_bad=skip_bad)
-    if path.suffix.lower() in featurefile.SUFFIXES and path.exists():
+        return folder.read(path, **drawn)
+    if path.is_file() and suffix in manifest.SUFFIXES:
+        return manifest.read(path, root=_path(root), class_names=_path(class_names), **drawn)
+    if path.is_file() and suffix in featurefile.SUFFIXES:
         return featurefile.read(path)
     what = "not a kind of file that can be read" if path.exists() else "no such file or folder"
     raise InputError(f"data {source}: {what}; {_FORMS}")
+
+
+def _path(given: Path | str | None) -> Path | None:
+    return None if given is None else Path(given).expanduser()

@@ -1,0 +1,318 @@
+"""What of a dataset is there, what is missing and what is broken; and which datasets are known."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dspt.data import coop
+from dspt.data.coop import SPLITS, USED, Entry, Listing
+from dspt.errors import NAMED, Fault, InputError, summary
+
+Progress = Callable[[int, int], None]
+
+# What one screen of a terminal shows.
+_LINES, _COLUMNS = 24, 100
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder that belongs somewhere, and whether it is there."""
+
+    path: str
+    found: bool
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """The images of one split.
+
+    Attributes
+    ----------
+    used
+        Whether it is trained on or tested with.
+    expected
+        How many images the paper's split has.
+    listed, found, missing
+        How many the split file names, and how many of these are there and are not; None where no
+        split file could be read.
+    broken
+        How many of those found cannot be decoded; None where none was decoded.
+    first_missing, first_broken
+        The first few, broken ones with the reason.
+    """
+
+    name: str
+    used: bool
+    expected: int
+    listed: int | None = None
+    found: int | None = None
+    missing: int | None = None
+    first_missing: tuple[str, ...] = ()
+    broken: int | None = None
+    first_broken: tuple[Fault, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every image the paper's split has is there, and none is known to be broken."""
+        return self.listed == self.found == self.expected and not self.broken
+
+
+@dataclass(frozen=True)
+class Report:
+    """What of a dataset is there.
+
+    Attributes
+    ----------
+    classes_found
+        None where no split file could be read.
+    problems
+        Sentences about what is wrong with the root, the split files and the folder of images.
+    """
+
+    name: str
+    root: str
+    split_files: tuple[Place, ...]
+    images: Place
+    classes_expected: int
+    classes_found: int | None
+    splits: tuple[SplitReport, ...]
+    problems: tuple[str, ...]
+    image_source: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the dataset can be used as it is; the validation split is not needed for that."""
+        return not self.problems and all(split.ok for split in self.splits if split.used)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON can hold it."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def check(
+    name_or_entry: str | Entry,
+    root: Path | str,
+    *,
+    decode: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Return what of a dataset is there, missing and broken.
+
+    Parameters
+    ----------
+    name_or_entry
+        A dataset of CoOp's layout.
+    root
+        The folder in which the dataset's folder belongs.
+    decode
+        Decode every image that is there; otherwise only look whether it is there.
+    progress
+        Called with the number of images decoded so far and of all to be decoded.
+
+    Raises
+    ------
+    InputError
+        If no dataset has this name. Whatever is missing is reported, not raised.
+    """
+    entry = _entry(name_or_entry)
+    problems: list[str] = []
+    listing: Listing | None = None
+    base = Path(root).expanduser()
+    images = coop.image_folder(entry, base)
+    try:
+        coop.given_root(entry, root)
+        listing = coop.list_images(entry, base)
+        if wrong := coop.wrong_sizes(entry, base, listing):
+            problems.append(wrong)
+    except InputError as error:
+        problems.append(str(error))
+    if os.path.isdir(base) and not os.path.isdir(images):
+        problems.append(coop.no_images(entry, base))
+    return Report(
+        name=entry.name,
+        root=str(root),
+        split_files=tuple(
+            Place(str(path), os.path.isfile(path)) for path in coop.split_paths(entry, base)
+        ),
+        images=Place(str(images), os.path.isdir(images)),
+        classes_expected=entry.classes,
+        classes_found=len(listing.class_names) if listing else None,
+        splits=tuple(_splits(entry, images, listing, decode, progress)),
+        problems=tuple(problems),
+        image_source=entry.image_source,
+    )
+
+
+def _entry(name: str | Entry) -> Entry:
+    entry = name if isinstance(name, Entry) else coop.find(name)
+    if entry is None:
+        known = ", ".join(entry.name for entry in coop.DATASETS)
+        raise InputError(f"dataset {name}: not one of those that can be checked; give {known}")
+    return entry
+
+
+def _splits(
+    entry: Entry,
+    images: Path,
+    listing: Listing | None,
+    decode: bool,
+    progress: Progress | None,
+) -> Iterator[SplitReport]:
+    expected = dict(zip(SPLITS, entry.sizes, strict=False))
+    if listing is None:
+        for split in SPLITS:
+            yield SplitReport(split, split in USED, expected[split])
+        return
+    there = coop.Files(images)
+    missing = {s: [file for file in listing.files[s] if there.lack(file)] for s in SPLITS}
+    total = sum(listing.sizes[:3]) - sum(map(len, missing.values()))
+    done = 0
+    for split in SPLITS:
+        files, broken = listing.files[split], []
+        if decode:
+            found = (os.path.join(images, file) for file in files if not there.lack(file))
+            for fault in in_threads(_broken, found):
+                if fault:
+                    broken.append(fault)
+                done += 1
+                if progress:
+                    progress(done, total)
+        yield SplitReport(
+            split,
+            split in USED,
+            expected[split],
+            listed=len(files),
+            found=len(files) - len(missing[split]),
+            missing=len(missing[split]),
+            first_missing=tuple(missing[split][:NAMED]),
+            broken=len(broken) if decode else None,
+            first_broken=tuple(broken[:NAMED]),
+        )
+
+
+def _broken(file: str) -> Fault | None:
+    from dspt.backbone.image import BadImage, open_image
+
+    try:
+        open_image(file)
+    except BadImage as error:
+        return Fault(file, error.reason)
+    return None
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def in_threads(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int | None = None
+) -> Iterator[_Result]:
+    """Give `work(item)` for each item, in their order, with a few of them under way at a time."""
+    workers = workers or min(8, os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(workers)
+    ahead: deque[Future[_Result]] = deque()
+    try:
+        for item in items:
+            ahead.append(pool.submit(work, item))
+            if len(ahead) >= 4 * workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def lines(report: Report) -> list[str]:
+    """Return the report as lines of text that fit one screen."""
+    state = "complete" if report.ok else "not complete"
+    if report.ok and any(split.broken is None for split in report.splits):
+        state += ", but no image was decoded"
+    out = [f"{report.name}: {state}"]
+    out += [
+        f"  {'found' if place.found else 'MISSING':9}{_left_out(place.path, _COLUMNS - 11)}"
+        for place in (*report.split_files, report.images)
+    ]
+    classes = "?" if report.classes_found is None else report.classes_found
+    out.append(f"  classes  {classes} of {report.classes_expected}")
+    for split in report.splits:
+        out += _split_lines(split)
+    missing = any(split.missing for split in report.splits if split.used)
+    advice = list(report.problems)
+    if missing and report.images.found:
+        advice.append(f"Missing images: {report.image_source}")
+    for sentence in advice:
+        room = _LINES - len(out)
+        if room > 0:
+            out += textwrap.wrap(
+                _printable(sentence),
+                _COLUMNS,
+                initial_indent="- ",
+                subsequent_indent="  ",
+                max_lines=min(room, 4),
+                placeholder=" …",
+            )
+    return [_cut(_printable(line)) for line in out]
+
+
+def _split_lines(split: SplitReport) -> list[str]:
+    if split.listed is None:
+        words = f"? of {split.expected} images, since no split file could be read"
+    else:
+        words = f"{split.found} of {split.expected} images"
+        if split.listed != split.expected:
+            words += f", though {split.listed} are listed"
+        if split.missing:
+            words += f", {split.missing} missing"
+        if split.broken is not None:
+            words += f", {split.broken or 'none'} broken"
+    out = [f"  {split.name:9}{words}{'' if split.used else ' (not used)'}"]
+    if split.missing:
+        more = f", and {split.missing - NAMED} more" if split.missing > NAMED else ""
+        out.append(f"    missing: {', '.join(split.first_missing)}{more}")
+    if split.broken:
+        faults = [Fault(os.path.basename(f.name), f.reason) for f in split.first_broken]
+        more = f", and {split.broken - NAMED} more" if split.broken > NAMED else ""
+        out.append(f"    broken: {summary(faults)}{more}")
+    return out
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _COLUMNS else line[: _COLUMNS - 1] + "…"
+
+
+def _left_out(path: str, columns: int) -> str:
+    """Give the end of a long path, which tells more than its beginning."""
+    return path if len(path) <= columns else "…" + path[1 - columns :]
+
+
+def table() -> list[dict[str, Any]]:
+    """Return what is known about each named dataset: sizes, template, licence and homepage."""
+    columns = ("name", "classes", *SPLITS, "template", "licence", "homepage")
+    cifar = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    return [
+        *({column: getattr(entry, column) for column in columns} for entry in coop.DATASETS),
+        *(
+            {
+                "name": f"CIFAR-{classes}",
+                "classes": classes,
+                "train": 50000,
+                "val": None,
+                "test": 10000,
+                "template": "a photo of a {}.",
+                "licence": "none stated",
+                "homepage": cifar,
+            }
+            for classes in (10, 100)
+        ),
+    ]

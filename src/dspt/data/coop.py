@@ -1,0 +1,508 @@
+"""The paper's nine datasets, in the folders and with the splits that CoOp gave them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import reprlib
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from dspt.data.dataset import Dataset, Split, check_names
+from dspt.data.paths import Paths
+from dspt.errors import Fault, InputError, summary
+
+SPLITS = ("train", "val", "test")
+USED = ("train", "test")
+
+_COOP = "https://github.com/KaiyangZhou/CoOp (DATASETS.md)"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known about a dataset before it is looked at.
+
+    Attributes
+    ----------
+    folder
+        Its place below the root of all datasets; the split files lie in it.
+    images
+        What the paths in the split files start from, seen from `folder`.
+    split_files
+        One JSON file; or a list of class names and one list of images for each split.
+    train, val, test
+        Numbers of images.
+    template
+        The prompt of zero-shot classification, with {} for the class name.
+    prepare
+        A command that makes the images, where they are not downloaded.
+    """
+
+    name: str
+    folder: str
+    images: str
+    split_files: tuple[str, ...]
+    classes: int
+    train: int
+    val: int
+    test: int
+    template: str
+    licence: str
+    homepage: str
+    aliases: tuple[str, ...] = ()
+    prepare: str = ""
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images to train, validate and test with, and classes."""
+        return self.train, self.val, self.test, self.classes
+
+    @property
+    def split_source(self) -> str:
+        """Where the split files come from."""
+        return self.homepage if len(self.split_files) > 1 else _COOP
+
+    @property
+    def image_source(self) -> str:
+        """Where the images come from, in words that follow a semicolon."""
+        where = f"the official homepage is {self.homepage}"
+        return f"make them with {self.prepare}; {where}" if self.prepare else where
+
+
+DATASETS = (
+    Entry(
+        name="Caltech101",
+        folder="caltech-101",
+        images="101_ObjectCategories",
+        split_files=("split_zhou_Caltech101.json",),
+        classes=100,
+        train=4128,
+        val=1649,
+        test=2465,
+        template="a photo of a {}.",
+        licence="CC BY 4.0",
+        homepage="https://data.caltech.edu/records/mzrjq-6wc02",
+        aliases=("caltech",),
+    ),
+    Entry(
+        name="OxfordPets",
+        folder="oxford_pets",
+        images="images",
+        split_files=("split_zhou_OxfordPets.json",),
+        classes=37,
+        train=2944,
+        val=736,
+        test=3669,
+        template="a photo of a {}, a type of pet.",
+        licence="CC BY-SA 4.0",
+        homepage="https://www.robots.ox.ac.uk/~vgg/data/pets/",
+        aliases=("pets", "oxford_iiit_pet", "oxford_iiit_pets"),
+    ),
+    Entry(
+        name="StanfordCars",
+        folder="stanford_cars",
+        images="",
+        split_files=("split_zhou_StanfordCars.json",),
+        classes=196,
+        train=6509,
+        val=1635,
+        test=8041,
+        template="a photo of a {}.",
+        licence="research use",
+        homepage="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (dead link)",
+        aliases=("cars",),
+    ),
+    Entry(
+        name="Flowers102",
+        folder="oxford_flowers",
+        images="jpg",
+        split_files=("split_zhou_OxfordFlowers.json",),
+        classes=102,
+        train=4093,
+        val=1633,
+        test=2463,
+        template="a photo of a {}, a type of flower.",
+        licence="none stated",
+        homepage="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
+        aliases=("flowers", "oxford_flowers_102"),
+    ),
+    Entry(
+        name="Food101",
+        folder="food-101",
+        images="images",
+        split_files=("split_zhou_Food101.json",),
+        classes=101,
+        train=50500,
+        val=20200,
+        test=30300,
+        template="a photo of {}, a type of food.",
+        licence="images belong to Foodspotting users; scientific fair use",
+        homepage="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
+        aliases=("food",),
+    ),
+    Entry(
+        name="FGVCAircraft",
+        folder="fgvc_aircraft",
+        images="images",
+        split_files=("variants.txt", *(f"images_variant_{split}.txt" for split in SPLITS)),
+        classes=100,
+        train=3334,
+        val=3333,
+        test=3333,
+        template="a photo of a {}, a type of aircraft.",
+        licence="non-commercial research",
+        homepage="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
+        aliases=("aircraft",),
+    ),
+    Entry(
+        name="DTD",
+        folder="dtd",
+        images="images",
+        split_files=("split_zhou_DescribableTextures.json",),
+        classes=47,
+        train=2820,
+        val=1128,
+        test=1692,
+        template="{} texture.",
+        licence="research use",
+        homepage="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
+        aliases=("describable_textures", "describable_textures_dataset"),
+    ),
+    Entry(
+        name="EuroSAT",
+        folder="eurosat",
+        images="2750",
+        split_files=("split_zhou_EuroSAT.json",),
+        classes=10,
+        train=13500,
+        val=5400,
+        test=8100,
+        template="a centered satellite photo of {}.",
+        licence="MIT",
+        homepage="https://github.com/phelber/EuroSAT",
+    ),
+    Entry(
+        name="UCF101",
+        folder="ucf101",
+        images="UCF-101-midframes",
+        split_files=("split_zhou_UCF101.json",),
+        classes=101,
+        train=7639,
+        val=1898,
+        test=3783,
+        template="a photo of a person doing {}.",
+        licence="none stated",
+        homepage="https://www.crcv.ucf.edu/data/UCF101.php",
+        aliases=("ucf",),
+        prepare="'dspt data prepare ucf101'",
+    ),
+)
+
+
+def find(name: str) -> Entry | None:
+    """Return the dataset of this name or usual alias, whatever its case and punctuation.
+
+    A name with a slash is a path, as in "./pets", and never a dataset.
+    """
+    return None if re.search(r"[/\\]", name) else _BY_NAME.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+_BY_NAME = {
+    _plain(name): entry for entry in DATASETS for name in (entry.name, entry.folder, *entry.aliases)
+}
+
+
+def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Dataset:
+    """Return the train and test splits of a dataset that lies below `root` in CoOp's layout.
+
+    The validation split is left alone: its images are neither trained on nor tested with, and need
+    not be there. Underscores in class names stay; labels and their order are the split file's.
+
+    Raises
+    ------
+    InputError
+        If split files or images are missing or are not the ones the paper used. Images that are
+        missing one by one are left out with `skip_bad`.
+    """
+    root = given_root(entry, root)
+    listing = list_images(entry, root)
+    if wrong := wrong_sizes(entry, root, listing):
+        raise InputError(wrong)
+    base = image_folder(entry, root)
+    if not os.path.isdir(base):
+        raise InputError(no_images(entry, root))
+    there = Files(base)
+    splits: dict[str, Split] = {}
+    faults: list[Fault] = []
+    for split in USED:
+        files = listing.files[split]
+        kept: list[int] = []
+        for i, file in enumerate(files):
+            if reason := there.lack(file):
+                faults.append(Fault(os.path.join(base, file), reason, split))
+            else:
+                kept.append(i)
+        items = Paths(os.path.join(base, files[i]) for i in kept)
+        splits[split] = Split(items, listing.labels[split][kept])
+    if faults and not skip_bad:
+        raise InputError(
+            f"{entry.name}: {len(faults)} of {entry.train + entry.test} train and test images "
+            f"cannot be used ({summary(faults)}); put them there ({entry.image_source}), or give "
+            "--skip-bad to go on without them"
+        )
+    for split in USED:
+        if not len(splits[split].labels):
+            raise InputError(
+                f"{entry.name}: none of the {split} images is below {base}; put them there "
+                f"({entry.image_source})"
+            )
+    return Dataset(
+        entry.name,
+        listing.class_names,
+        splits["train"],
+        splits["test"],
+        template=entry.template,
+        skipped=tuple(faults),
+    )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What split files say: class names, and for each split the images and their labels."""
+
+    class_names: tuple[str, ...]
+    files: dict[str, list[str]]
+    labels: dict[str, np.ndarray]
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images to train, validate and test with, and classes."""
+        train, val, test = (len(self.files[split]) for split in SPLITS)
+        return train, val, test, len(self.class_names)
+
+
+class Files:
+    """The files below a folder; each folder is listed once, however many files are asked for."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._folders: dict[str, set[str] | str] = {}
+
+    def lack(self, file: str) -> str:
+        """Return why `file`, a relative path, is not there; nothing if it is."""
+        folder, name = os.path.split(file)
+        if folder not in self._folders:
+            self._folders[folder] = self._listed(folder)
+        listed = self._folders[folder]
+        if isinstance(listed, str):
+            return listed
+        return "" if name in listed else "no such file"
+
+    def _listed(self, folder: str) -> set[str] | str:
+        try:
+            with os.scandir(os.path.join(self._base, folder)) as entries:
+                return {entry.name for entry in entries if _is_file(entry)}
+        except (FileNotFoundError, NotADirectoryError):
+            return "no such file"
+        except OSError as error:
+            return f"its folder cannot be listed ({error.strerror})"
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()  # known from the listing, except for links
+    except OSError:  # a link to itself
+        return False
+
+
+def given_root(entry: Entry, root: Path | str | None) -> Path:
+    """Return `root` as a folder that is there."""
+    if root is None or not str(root):
+        raise InputError(
+            f"{entry.name}: no root is given; give --root, the folder in which {entry.folder} lies"
+        )
+    root = Path(root).expanduser()
+    if not os.path.isdir(root):
+        what = "not a folder" if os.path.exists(root) else "no such folder"
+        raise InputError(
+            f"root {root}: {what}; give the folder in which {entry.folder} lies for {entry.name}"
+        )
+    return root
+
+
+def split_paths(entry: Entry, root: Path) -> list[Path]:
+    """Return where the split files belong."""
+    return [root / entry.folder / file for file in entry.split_files]
+
+
+def image_folder(entry: Entry, root: Path) -> Path:
+    """Return where the images belong."""
+    return root / entry.folder / entry.images
+
+
+def no_images(entry: Entry, root: Path) -> str:
+    """Return the sentence that says that the folder of images is missing."""
+    return (
+        f"{entry.name}: its images belong in {image_folder(entry, root)}, which is not there; "
+        f"{entry.image_source}"
+    )
+
+
+def wrong_sizes(entry: Entry, root: Path, listing: Listing) -> str:
+    """Return the sentence that says how the split is not the paper's; nothing if it is."""
+    if listing.sizes == entry.sizes:
+        return ""
+    words = "{} train, {} val and {} test images of {} classes"
+    where = split_paths(entry, root)
+    return (
+        f"{where[0] if len(where) == 1 else where[0].parent}: found "
+        f"{words.format(*listing.sizes)}, expected {words.format(*entry.sizes)}; put the original "
+        f"split in its place, from {entry.split_source}"
+    )
+
+
+def list_images(entry: Entry, root: Path) -> Listing:
+    """Return what the split files below `root` say, whatever its size."""
+    files = split_paths(entry, root)
+    missing = [file.name for file in files if not os.path.exists(file)]
+    if missing:
+        are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
+        raise InputError(
+            f"{entry.name}: {', '.join(missing)} {are} not in {files[0].parent}; put {them} there, "
+            f"from {entry.split_source}, since no random split is made instead"
+        )
+    if len(files) == 1:
+        return _from_json(entry, files[0])
+    return _from_lists(entry, files)
+
+
+_Rows = dict[str, list[tuple[str, int]]]
+
+
+def _from_json(entry: Entry, file: Path) -> Listing:
+    """Read {"train" | "val" | "test": [[path, label, class name], ...]}."""
+    again = f"put the original in its place, from {entry.split_source}"
+    try:
+        value = json.loads(_text(file))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not valid JSON ({error}); {again}") from None
+    names: dict[int, str] = {}
+    found: _Rows = {}
+    for split in SPLITS:
+        rows = value.get(split) if isinstance(value, dict) else None
+        if not isinstance(rows, list):
+            raise InputError(f"{file}: there is no list {split!r} of images in it; {again}")
+        found[split] = []
+        for i, row in enumerate(rows):
+            if not _is_row(row):
+                raise InputError(
+                    f"{file}: {split} row {i} is {reprlib.repr(row)}, which is not [path, label, "
+                    f"class name]; {again}"
+                )
+            path, label, name = row
+            if names.setdefault(label, name) != name:
+                raise InputError(
+                    f"{file}: label {label} is called both {names[label]!r} and {name!r} (in "
+                    f"{split} row {i}); {again}"
+                )
+            found[split].append((path, label))
+    gap = next(label for label in count() if label not in names)
+    if gap < len(names):
+        raise InputError(
+            f"{file}: no image has label {gap}, though labels go up to {max(names)}; {again}"
+        )
+    return _listing(entry, file, [names[label] for label in range(gap)], found)
+
+
+def _is_row(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    path, label, name = row
+    return (
+        isinstance(path, str)
+        and isinstance(name, str)
+        and type(label) is int  # true and false are whole numbers to Python
+        and label >= 0
+        and not re.search("[\0\ud800-\udfff]", path + name)
+    )
+
+
+def _from_lists(entry: Entry, files: list[Path]) -> Listing:
+    """Read class names in label order, and for each split lines "ID class name" of ID.jpg."""
+    names = [line for _, line in _lines(files[0])]
+    labels = {name: label for label, name in enumerate(names)}
+    found: _Rows = {}
+    for split, file in zip(SPLITS, files[1:], strict=True):
+        found[split] = []
+        for number, line in _lines(file):
+            image, _, name = line.partition(" ")
+            if name.strip() not in labels:
+                raise InputError(
+                    f"{file}: line {number} is {reprlib.repr(line)}, which is not an image and a "
+                    f"class of {files[0].name}; put the original in its place, from "
+                    f"{entry.split_source}"
+                )
+            found[split].append((f"{image}.jpg", labels[name.strip()]))
+    return _listing(entry, files[0].parent, names, found)
+
+
+def _lines(file: Path) -> list[tuple[int, str]]:
+    lines = enumerate(_text(file).split("\n"), 1)
+    return [(number, line.strip()) for number, line in lines if line.strip()]
+
+
+def _text(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(
+            f"{file}: it begins with a byte-order mark; save it as UTF-8 without one, or put the "
+            "original in its place"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}: not UTF-8 text (at byte {error.start}); put the original in its place"
+        ) from None
+
+
+# Absolute on any system, or above the folder of images.
+_ASTRAY = re.compile(r"^$|^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)|\0")
+
+
+def _listing(entry: Entry, where: Path, names: list[str], found: _Rows) -> Listing:
+    check_names(names, str(where))
+    seen: dict[str, str] = {}
+    for split, rows in found.items():
+        for path, _ in rows:
+            if _ASTRAY.search(path):
+                raise InputError(
+                    f"{where}: {split} image {path!r} is not a path below "
+                    f"{entry.folder}/{entry.images}; put the original split in its place, from "
+                    f"{entry.split_source}"
+                )
+            if path in seen:
+                twice = split if seen[path] == split else f"{seen[path]} and {split}"
+                raise InputError(
+                    f"{where}: image {path!r} is listed twice, in {twice}; put the original split "
+                    f"in its place, from {entry.split_source}"
+                )
+            seen[path] = split
+    return Listing(
+        tuple(names),
+        {split: [path for path, _ in rows] for split, rows in found.items()},
+        {split: np.array([label for _, label in rows], np.int64) for split, rows in found.items()},
+    )

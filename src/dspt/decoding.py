@@ -1,0 +1,224 @@
+"""Images opened and cut to what the tower sees, some way ahead of it, in threads or in processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from queue import Empty, Full, Queue
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dspt import contents
+from dspt.backbone.image import BadImage, Preprocessing, open_image
+from dspt.errors import Fault, InputError
+from dspt.seeds import Stream
+
+# From so many image files on, processes earn back the second that they take to start.
+PROCESSES_FROM = 2048
+# Images a process is given at once: sending them one by one would cost as much as small images do.
+CHUNK = 8
+MOST_WORKERS = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the tower sees of an image: its centre, or a number of random crops."""
+
+    preprocessing: Preprocessing
+    crops: int = 0
+    seed: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.crops or 1
+
+    def __call__(self, image: Any, digest: bytes) -> np.ndarray:
+        """Return the views of an image, uint8 (rows, S, S, 3)."""
+        if not self.crops:
+            return self.preprocessing.test_view(image)[None]
+        streams = (Stream(self.seed, "view", digest.hex(), v) for v in range(self.crops))
+        return np.stack([self.preprocessing.train_view(image, stream) for stream in streams])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image's digest and, if asked for, its views; or what is wrong with it."""
+
+    position: int
+    digest: bytes = b""
+    pixels: np.ndarray | None = None
+    fault: Fault | None = None
+
+
+class Decoder:
+    """Looks at images in the background; used as a context, at whose end its workers are gone."""
+
+    def __init__(self, look: Look, workers: int | None = None, processes: bool = False) -> None:
+        if workers is not None and workers < 1:
+            raise InputError(f"workers: expected at least 1, found {workers}")
+        self.look = look
+        self._workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self._processes = processes
+        self._pools: dict[bool, Executor] = {}
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for in_processes, pool in self._pools.items():
+            stop: dict[str, Any] = (
+                {"kill_workers": True} if in_processes else {"cancel_futures": True}
+            )
+            pool.shutdown(**stop)
+        self._pools.clear()
+
+    def digests(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
+        """Give the digest of each image, in order."""
+        return self._run(items, positions, None, False)
+
+    def views(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
+        """Give the digest and the views of each image, in order."""
+        return self._run(items, positions, self.look, self._processes)
+
+    def _run(
+        self, items: Any, positions: Iterable[int], look: Look | None, in_processes: bool
+    ) -> Iterator[Seen]:
+        rest, queue = iter(positions), deque[tuple[str, Future[list[Seen]]]]()
+        size = CHUNK if in_processes else 1
+        depth = 2 * self._workers + 64 // (size * self.look.rows)
+        while chunk := list(islice(rest, size)):
+            entries = [(i, items[i]) for i in chunk]
+            queue.append((_names(entries), self._pool(in_processes).submit(_see, entries, look)))
+            if len(queue) > depth:
+                yield from _result(*queue.popleft())
+        while queue:
+            yield from _result(*queue.popleft())
+
+    def _pool(self, in_processes: bool) -> Executor:
+        if in_processes not in self._pools:
+            if in_processes:
+                # Not multiprocessing's own pool: that runs a user's script again in each worker.
+                from loky import ProcessPoolExecutor
+
+                pool: Executor = ProcessPoolExecutor(
+                    self._workers, initializer=_start_worker, initargs=(os.getpid(),)
+                )
+            else:
+                pool = ThreadPoolExecutor(self._workers)
+            self._pools[in_processes] = pool
+        return self._pools[in_processes]
+
+
+def use_processes(items: Any) -> bool:
+    """Return whether processes are worth their start: for many encoded images, not for arrays."""
+    return (
+        len(items) >= PROCESSES_FROM
+        and not isinstance(items, np.ndarray)
+        and isinstance(items[0], (str, bytes, os.PathLike))
+    )
+
+
+def ahead(source: Iterator[T], depth: int) -> Iterator[T]:
+    """Give what `source` gives, which runs in a thread and up to `depth` values ahead."""
+    values: Queue[tuple[Callable[[], T] | None, bool]] = Queue(depth)
+    stop = threading.Event()
+
+    def put(give: Callable[[], T] | None) -> bool:
+        while not stop.is_set():
+            try:
+                values.put((give, give is None), timeout=0.1)
+                return True
+            except Full:
+                pass
+        return False
+
+    def feed() -> None:
+        try:
+            for value in source:
+                if not put(partial(_give, value)):
+                    return
+            put(None)
+        except BaseException as error:  # it belongs to whoever waits for the values
+            put(partial(_throw, error))
+
+    thread = threading.Thread(target=feed, name="dspt-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            give, over = values.get()
+            if over or give is None:
+                return
+            yield give()
+    finally:
+        stop.set()
+        try:
+            while True:
+                values.get_nowait()
+        except Empty:
+            pass
+        thread.join()
+
+
+def _give(value: T) -> T:
+    return value
+
+
+def _throw(error: BaseException) -> Any:
+    raise error
+
+
+def _see(entries: Sequence[tuple[int, Any]], look: Look | None) -> list[Seen]:
+    seen = []
+    for position, item in entries:
+        try:
+            digest, source = contents.read(item, position)
+            name = contents.item_name(item, position)
+            pixels = look(open_image(source, name), digest) if look else None
+            seen.append(Seen(position, digest, pixels))
+        except BadImage as error:
+            seen.append(Seen(position, fault=Fault(error.name, error.reason)))
+    return seen
+
+
+def _names(entries: Sequence[tuple[int, Any]]) -> str:
+    names = [contents.item_name(item, i) for i, item in (entries[0], entries[-1])]
+    return (
+        names[0]
+        if len(entries) == 1
+        else f"one of the {len(entries)} from {names[0]} to {names[1]}"
+    )
+
+
+def _result(names: str, future: Future[list[Seen]]) -> list[Seen]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise InputError(
+            f"a process that reads images died, perhaps at {names}, for want of memory or because "
+            "of a damaged image; try fewer --workers, or remove that image"
+        ) from None
+
+
+def _start_worker(parent: int) -> None:
+    # Ctrl-C goes to the whole group; the parent ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent was killed and cannot do it any more."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -1,0 +1,333 @@
+"""Files of labels: written by us, by other programs, or by people who labelled a dataset anew.
+
+torch is imported only to read its own kind of file.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dspt.errors import InputError
+from dspt.files import replacing
+
+# What CIFAR-10N and CIFAR-100N call the labels that the people were not shown.
+CLEAN = "clean_label"
+
+_COARSE, _COARSE_CLASSES = "noisy_coarse_label", 20
+_ONE_ARRAY = (".csv", ".npy")
+_NAMED_ARRAYS = (".npz", ".pt")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_MOST_DIGITS = 18
+
+
+def write_labels(path: Path | str, labels: Any) -> None:
+    """Put labels at `path`: .npy as int64, .csv with the header `index,label`."""
+    path, values = Path(path), checked_labels(labels)
+    kind = extension(path, *_ONE_ARRAY)
+    with replacing(path) as temporary:
+        if kind == ".npy":
+            # np.save would add its own extension to a name.
+            with open(temporary, "wb") as file:
+                np.save(file, values, allow_pickle=False)
+        else:
+            lines = [f"{index},{label}" for index, label in enumerate(values.tolist())]
+            temporary.write_text("\n".join(["index,label", *lines, ""]), encoding="utf-8")
+
+
+def read_labels(
+    path: Path | str, num_classes: int, n: int, true: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the `n` labels at `path` as int64, in 0..num_classes-1.
+
+    Parameters
+    ----------
+    path : path of a .csv, .npy, .npz or .pt file, the last two with #KEY after it
+        A .csv file has the header `index,label`, with every index of 0..n-1 once and in any order,
+        or `label`, with the labels in order. A .npy file holds one array of n integers. An .npz
+        file, or a .pt file that torch saved, holds some under names: KEY is one of them, and may be
+        left out where there is one only. What else a .pt file may hold is never loaded.
+    num_classes : int
+    n : int
+        How many labels there must be.
+    true : int array (n,), optional
+        The right labels of the samples in their order. A file that has a `clean_label` of its own
+        must agree, else its labels are of other samples.
+    """
+    path, key = _split_key(path)
+    kind = extension(path, *_ONE_ARRAY, *_NAMED_ARRAYS)
+    if key and kind in _ONE_ARRAY:
+        raise InputError(f"{path}: a {kind} file holds labels without names; leave out #{key}")
+    if kind == ".csv":
+        return _read_csv(path, num_classes, n)
+    if kind == ".npy":
+        return _checked_array(load_npy(path), num_classes, n, f"{path}")
+    key, arrays = _load_npz(path, key) if kind == ".npz" else _load_pt(path, key)
+    if key == _COARSE and num_classes != _COARSE_CLASSES:
+        raise InputError(
+            f"{path}: {_COARSE} tells {_COARSE_CLASSES} groups of classes apart, and the data has "
+            f"{num_classes} classes; use #noisy_label"
+        )
+    labels = _checked_array(arrays[key], num_classes, n, f"{path}#{key}")
+    if true is not None and CLEAN in arrays:
+        _check_order(path, arrays[CLEAN], true)
+    return labels
+
+
+def checked_labels(labels: Any, num_classes: int | None = None, where: str = "") -> np.ndarray:
+    """Return labels of any accepted type as an int64 array, once they are integers in range."""
+    try:
+        array = as_array(labels)
+    except (TypeError, ValueError):
+        raise InputError("labels: expected one integer per sample, found none to read") from None
+    if array.shape == (0,):
+        return array.astype(np.int64)
+    if array.ndim != 1:
+        raise InputError(f"labels: expected one integer per sample, found shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        # An array has made all of a list into floats or strings for the sake of one of them.
+        values = labels if isinstance(labels, (list, tuple)) else array.tolist()
+        row = next((i for i, value in enumerate(values) if not is_integer(value)), 0)
+        raise InputError(f"labels: expected integers, found {values[row]!r} at row {row}{where}")
+    wrong = array < 0 if num_classes is None else (array < 0) | (array >= num_classes)
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = "expected 0 or more" if num_classes is None else _expected(num_classes)
+        raise InputError(f"labels: {expected}, found {array[row]} at row {row}{where}")
+    return array.astype(np.int64)
+
+
+def as_array(labels: Any) -> np.ndarray:
+    """Return labels as an array of whatever type they are."""
+    return np.asarray(labels.detach().cpu() if is_tensor(labels) else labels)
+
+
+def is_tensor(labels: Any) -> bool:
+    """Return whether these are a torch tensor, which only someone who imported torch can have."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(labels, torch.Tensor)
+
+
+def is_integer(value: object) -> bool:
+    """Return whether this is a whole number of any type, and not a truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def extension(path: Path, *known: str) -> str:
+    """Return the extension of `path` in small letters, once it is a known one."""
+    found = path.suffix.lower()
+    if found not in known:
+        kinds = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise InputError(f"{path}: expected a {kinds} file")
+    return found
+
+
+def load_npy(path: Path) -> np.ndarray:
+    """Return the array in a .npy file."""
+    _check_file(path)
+    try:
+        with open(path, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, MemoryError) as error:
+        raise InputError(f"{path}: not a readable .npy file ({error})") from None
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Give the line number and the cells of every row of a .csv file that is not blank."""
+    _check_file(path)
+    try:
+        # A spreadsheet's byte order mark is no part of the first column's name.
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, skipinitialspace=True)
+            for row in reader:
+                if any(cells := [cell.strip() for cell in row]):
+                    yield reader.line_num, cells
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a readable .csv file ({error})") from None
+
+
+def _read_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
+    """Give the labels of a .csv file: at once if nothing is odd about it, else row by row."""
+    _check_file(path)
+    labels = _plain_csv(path, num_classes, n)
+    return _careful_csv(path, num_classes, n) if labels is None else labels
+
+
+def _plain_csv(path: Path, num_classes: int, n: int) -> np.ndarray | None:
+    """Give the labels of a .csv file of digits, commas and line ends; None if anything is odd."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return None
+    text = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
+    header, _, body = text.partition(b"\n")
+    columns = {b"index,label": 2, b"label": 1}.get(header)
+    body = body.rstrip(b"\n") + b"\n"
+    if columns is None or body.translate(None, b"0123456789,\n"):
+        return None
+    characters = np.frombuffer(body, np.uint8)
+    ends = np.flatnonzero(characters < ord("0"))  # of cells: commas and line ends
+    lengths = np.diff(ends, prepend=-1) - 1
+    if len(ends) != n * columns or lengths.min() < 1 or lengths.max() > _MOST_DIGITS:
+        return None
+    line_ends = (characters[ends] == ord("\n")).reshape(n, columns)
+    if not line_ends[:, -1].all() or line_ends[:, :-1].any():
+        return None
+    cells = np.fromstring(body.replace(b"\n", b",").decode(), np.int64, sep=",").reshape(n, columns)
+    labels = cells[:, -1].copy()
+    if columns == 2:
+        seen = np.zeros(n, dtype=bool)
+        if cells[:, 0].max() >= n:
+            return None
+        seen[cells[:, 0]] = True
+        if not seen.all():
+            return None
+        labels[cells[:, 0]] = cells[:, 1]
+    return labels if labels.max() < num_classes else None
+
+
+def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
+    """Give the labels of a .csv file, or name the first line with a mistake."""
+    (_, header), *rows = list(csv_rows(path)) or [(0, ["nothing"])]
+    if header not in (["index", "label"], ["label"]):
+        found = ",".join(header)
+        raise InputError(f"{path}: expected the header index,label or label, found {found}")
+    if len(rows) != n:
+        raise InputError(f"{path}: expected {n} labels, found {len(rows)}")
+    labels = np.full(n, -1, dtype=np.int64)
+    for position, (line, cells) in enumerate(rows):
+        where = f"at line {line} of {path}"
+        if len(cells) != len(header) or not all(map(_INTEGER.fullmatch, cells)):
+            found = ",".join(cells)
+            raise InputError(f"labels: expected integers {','.join(header)}, found {found} {where}")
+        index, label = position if len(cells) == 1 else int(cells[0]), int(cells[-1])
+        if not 0 <= index < n or labels[index] >= 0:
+            raise InputError(f"index: expected each of 0..{n - 1} once, found {index} {where}")
+        if not 0 <= label < num_classes:
+            raise InputError(f"labels: {_expected(num_classes)}, found {label} {where}")
+        labels[index] = label
+    return labels
+
+
+def _load_npz(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
+    """Give the key that is meant and its array, with that of the right labels if there is one."""
+    _check_file(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            key = _known_key(path, key, file.files)
+            return key, {name: file[name] for name in file.files if name in (key, CLEAN)}
+    except InputError:
+        raise
+    except Exception as error:  # zip, zlib, numpy and the operating system all speak up here
+        reason = "not a readable .npz file"
+        if "Object arrays" in str(error):
+            reason = "an array in it is a pickle, which could run code and is never loaded"
+        raise InputError(f"{path}: {reason} ({type(error).__name__})") from None
+
+
+def _load_pt(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
+    """Give the key that is meant, and the arrays, tensors and lists that torch.save wrote."""
+    _check_file(path)
+    import torch
+    from torch import serialization
+
+    from dspt.data import unpickle
+
+    # A form of old times, from which torch before 2.6 runs code all the same (CVE-2025-32434).
+    if tarfile.is_tarfile(path):
+        raise InputError(f"{path}: not a file that torch.save writes today; save it again")
+    allowed: list[Any] = [*unpickle.stand_ins(), unpickle.Array, unpickle.Dtype]
+    before = list(serialization.get_safe_globals())
+    try:
+        # Nothing but this: what the rest of the program trusts is not asked for here.
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(allowed)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except unpickle.Refused as error:
+        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # torch, zip and pickle all speak up here
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        if asked is None:
+            raise InputError(f"{path}: not a readable .pt file ({type(error).__name__})") from None
+        raise InputError(
+            f"{path}: it asks for {asked[1]}, which could run code and is never loaded; a label "
+            "file is a dict of arrays that torch.save wrote"
+        ) from None
+    finally:
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(before)
+    content = unpickle.arrays(content)
+    if not isinstance(content, dict):
+        content = {"labels": content}
+    kinds = (np.ndarray, torch.Tensor, list)
+    arrays = {str(name): _plain(held) for name, held in content.items() if isinstance(held, kinds)}
+    return _known_key(path, key, list(arrays)), arrays
+
+
+def _plain(value: Any) -> np.ndarray:
+    """Give an array; an empty one of objects for what cannot be labels."""
+    try:
+        # Lists within lists can be few bytes in a file and without end as an array.
+        if not isinstance(value, list) or all(map(is_integer, value)):
+            return as_array(value)
+    except (TypeError, RuntimeError):  # types of torch that numpy does not have
+        pass
+    return np.zeros(0, dtype=object)
+
+
+def _split_key(path: Path | str) -> tuple[Path, str]:
+    """Give a path and what stands after # in it, unless there is a file of the whole name."""
+    whole, (before, _, key) = Path(path), str(path).rpartition("#")
+    known = Path(before).suffix.lower() in (*_ONE_ARRAY, *_NAMED_ARRAYS)
+    return (Path(before), key) if known and not whole.is_file() else (whole, "")
+
+
+def _known_key(path: Path, key: str, held: list[str]) -> str:
+    if not held:
+        raise InputError(f"{path}: no arrays in it; a label file holds one or more")
+    if not key and len(held) == 1:
+        return held[0]
+    if key in held:
+        return key
+    more = f" and {len(held) - 10} more" if len(held) > 10 else ""
+    there = ", ".join(held[:10]) + more
+    if key:
+        raise InputError(f"{path}: no array {key!r} in it; give one of {there} after #")
+    raise InputError(f"{path}: more than one array in it; give one of {there} after #")
+
+
+def _checked_array(array: np.ndarray, num_classes: int, n: int, where: str) -> np.ndarray:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        found = f"{array.dtype} of shape {array.shape}"
+        raise InputError(f"{where}: expected one array of integers, found {found}")
+    if len(array) != n:
+        raise InputError(f"{where}: expected {n} labels, found {len(array)}")
+    return checked_labels(array, num_classes, f" of {where}")
+
+
+def _check_order(path: Path, clean: np.ndarray, true: np.ndarray) -> None:
+    if clean.shape != true.shape:
+        raise InputError(f"{path}: {CLEAN} has shape {clean.shape}, expected {len(true)} labels")
+    wrong = int(np.count_nonzero(clean != true))
+    if wrong:
+        raise InputError(
+            f"{path}: {CLEAN} differs from the data's own labels in {wrong} of {len(true)} rows; "
+            "the images are not in the order the file was made for"
+        )
+
+
+def _expected(num_classes: int) -> str:
+    return f"expected 0..{num_classes - 1} for {num_classes} classes"
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")

@@ -1,0 +1,483 @@
+"""Manifests: every row becomes the image and label it names, or is told of with its line."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dspt.data import manifest
+from dspt.data.dataset import Dataset, Split, hold_out
+from dspt.errors import InputError
+
+posix = pytest.mark.skipif(os.name == "nt", reason="there a backslash parts folders anyway")
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def pairs(split: Split, root: Path) -> list[tuple[str, int]]:
+    """What is in a split: each path as seen from `root`, with its label."""
+    names = [os.path.relpath(item, root).replace(os.sep, "/") for item in split.items]
+    return list(zip(names, split.labels.tolist(), strict=True))
+
+
+def names(dataset: Dataset, split: Split) -> dict[str, str]:
+    """The class name of each file."""
+    classes = [dataset.class_names[label] for label in split.labels]
+    return {os.path.basename(item): name for item, name in zip(split.items, classes, strict=True)}
+
+
+SPLIT = ("path,label,split", "a.jpg,dog,train", "b.jpg,cat,train", "c.jpg,dog,test")
+
+
+class TestColumns:
+    def test_rows_become_paths_beside_the_manifest_and_labels_that_count_sorted_names(
+        self, tmp_path
+    ):
+        found = manifest.read(write(tmp_path / "pets.csv", *SPLIT))
+        assert found.name == "pets"
+        assert found.class_names == ("cat", "dog")
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+        assert pairs(found.test, tmp_path) == [("c.jpg", 1)]
+        assert found.train.labels.dtype == np.int64
+        assert found.train.true_labels is None
+        assert found.notes == found.skipped == ()
+
+    def test_order_case_and_spaces_of_the_header_do_not_matter_and_others_are_noted(self, tmp_path):
+        file = write(
+            tmp_path / "m.csv",
+            "Width, SPLIT ,Label,note,Path",
+            "3,Training, dog ,x,a.jpg",
+            "3,train,cat,,b.jpg",
+            "3,TEST,dog,,c.jpg",
+        )
+        found = manifest.read(file)
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+        assert found.notes == (f"Not used in {file}: column 'Width', 'note'.",)
+
+    @pytest.mark.parametrize(
+        ("header", "sentence"),
+        [
+            ("file,label", r"no column 'path'; found 'file', 'label'"),
+            ("path,class", r"no column 'label'; found 'path', 'class'"),
+            ("x,y", r"no column 'path' and no column 'label'"),
+            ("path,label,Path", "'path' is there twice"),
+        ],
+    )
+    def test_missing_or_double_columns_are_named(self, tmp_path, header, sentence):
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(write(tmp_path / "m.csv", header, "a.jpg,dog,b"))
+
+    def test_true_labels_are_kept_apart_and_may_name_further_classes(self, tmp_path):
+        found = manifest.read(
+            write(
+                tmp_path / "m.csv",
+                "path,label,true_label,split",
+                "a.jpg,dog,eel,train",
+                "b.jpg,cat,cat,train",
+                "c.jpg,dog,dog,test",
+            )
+        )
+        assert found.class_names == ("cat", "dog", "eel")
+        assert found.train.labels.tolist() == [1, 0]
+        assert found.train.true_labels.tolist() == [2, 0]
+        assert found.test.true_labels.tolist() == [1]
+
+    def test_true_labels_may_be_given_for_one_split_alone(self, tmp_path):
+        lines = ("path,label,true_label,split", "a,x,,train", "b,y,,train", "c,x,y,test")
+        found = manifest.read(write(tmp_path / "m.csv", *lines))
+        assert found.train.true_labels is None
+        assert found.test.true_labels.tolist() == [1]
+        assert found.notes == ("No true label is given in the train split.",)
+
+    def test_true_labels_that_are_missing_in_some_rows_of_a_split_are_faults(self, tmp_path):
+        lines = ("path,label,true_label,split", "a,x,x,train", "b,y,y,train", "c,x, ,train")
+        file = write(tmp_path / "m.csv", *lines, "d,x,x,test")
+        with pytest.raises(InputError, match=r"1 of 4 rows .*line 4: its true label is empty"):
+            manifest.read(file)
+        found = manifest.read(file, skip_bad=True)
+        assert pairs(found.train, tmp_path) == [("a", 0), ("b", 1)]
+        assert [(fault.name, fault.split) for fault in found.skipped] == [("line 4", "train")]
+
+
+class TestPaths:
+    def test_paths_start_from_the_root_if_one_is_given_and_absolute_ones_stay(self, tmp_path):
+        far = tmp_path / "far" / "b.jpg"
+        file = write(
+            tmp_path / "m.csv", "path,label,split", f"{far},x,train", "c,y,train", "d,x,test"
+        )
+        found = manifest.read(file, root=tmp_path / "images")
+        assert list(found.train.items) == [str(far), str(tmp_path / "images" / "c")]
+
+    @posix
+    def test_backslashes_part_folders_and_it_says_so(self, tmp_path):
+        lines = (r"images\dog\1.jpg,dog,train", r"images\cat\1.jpg,cat,train", "t/1.jpg,cat,test")
+        found = manifest.read(write(tmp_path / "m.csv", "path,label,split", *lines))
+        assert pairs(found.train, tmp_path) == [("images/dog/1.jpg", 1), ("images/cat/1.jpg", 0)]
+        assert "Backslashes" in found.notes[0]
+
+    @posix
+    def test_backslashes_stay_where_a_file_has_them_in_its_name(self, tmp_path):
+        (tmp_path / r"odd\1.jpg").touch()
+        lines = (r"odd\1.jpg,dog,train", r"odd\2.jpg,cat,train", "t,cat,test")
+        found = manifest.read(write(tmp_path / "m.csv", "path,label,split", *lines))
+        assert list(found.train.items) == [
+            str(tmp_path / r"odd\1.jpg"),
+            str(tmp_path / r"odd\2.jpg"),
+        ]
+        assert found.notes == ()
+
+    @posix
+    @pytest.mark.parametrize("name", [r"C:\data\1.jpg", "d:/data/1.jpg", r"\\server\share\1.jpg"])
+    def test_absolute_windows_paths_are_faults(self, tmp_path, name):
+        with pytest.raises(InputError, match=r"line 5: .* is an absolute Windows path"):
+            manifest.read(write(tmp_path / "m.csv", *SPLIT, f"{name},dog,train"))
+
+    def test_files_are_not_looked_for(self, tmp_path, monkeypatch):
+        file = write(tmp_path / "m.csv", *SPLIT)
+        asked: list[str] = []
+        monkeypatch.setattr(os.path, "lexists", lambda name: asked.append(name) or True)
+        manifest.read(file)
+        assert asked == []
+
+
+class TestLabels:
+    def test_numbers_are_in_numeric_order_and_a_note_asks_for_names(self, tmp_path):
+        lines = ("path,label,split", "a,10,train", "b,2,train", "c,02,train", "d,10.0,test")
+        found = manifest.read(write(tmp_path / "m.csv", *lines))
+        assert found.class_names == ("2", "10")
+        assert found.train.labels.tolist() == [1, 0, 0]
+        assert found.test.labels.tolist() == [1]
+        assert "--class-names FILE" in found.notes[0]
+
+    def test_numbers_among_names_are_names(self, tmp_path):
+        lines = ("path,label,split", "a,10,train", "b,2,train", "c,cat,train", "d,2,test")
+        found = manifest.read(write(tmp_path / "m.csv", *lines))
+        assert found.class_names == ("10", "2", "cat")
+        assert found.notes == ()
+
+    def test_numbers_count_the_given_names_from_zero(self, tmp_path):
+        names_file = tmp_path / "names.txt"
+        names_file.write_bytes(b"\xef\xbb\xbfzebra\r\n yak \r\nt\xc3\xbcr\r\n\r\n")
+        lines = ("path,label,split", "a,2,train", "b,0,train", "c,2,test")
+        found = manifest.read(write(tmp_path / "m.csv", *lines), class_names=names_file)
+        assert found.class_names == ("zebra", "yak", "tür")
+        assert found.train.labels.tolist() == [2, 0]
+        assert found.notes == (f"No train image of {tmp_path / 'm.csv'} is labelled 'yak'.",)
+
+    def test_names_are_in_the_order_of_the_given_names(self, tmp_path):
+        names_file = write(tmp_path / "names.txt", "dog", "cat")
+        found = manifest.read(write(tmp_path / "m.csv", *SPLIT), class_names=names_file)
+        assert found.class_names == ("dog", "cat")
+        assert found.train.labels.tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("labels", "sentence"),
+        [
+            (("1", "2"), r"label 2 at line 3: expected 0\.\.1 for the 2 names in .*count from 0"),
+            (("dog", "wolf"), "label 'wolf' at line 3 is not a name in"),
+        ],
+    )
+    def test_labels_that_the_given_names_do_not_have_are_told_with_their_line(
+        self, tmp_path, labels, sentence
+    ):
+        lines = ("path,label,split", *(f"{i}.jpg,{label},train" for i, label in enumerate(labels)))
+        names_file = write(tmp_path / "names.txt", "dog", "cat")
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(write(tmp_path / "m.csv", *lines), class_names=names_file)
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (b"dog\n\ncat\n", "empty name"),
+            (b"dog\ndog\n", "'dog' is there twice"),
+            (b"dog\n", "found 1 classes"),
+            (b"dog\n\xff\n", "not UTF-8 text"),
+            (None, "cannot be read"),
+        ],
+    )
+    def test_bad_files_of_names_are_refused(self, tmp_path, content, sentence):
+        if content is not None:
+            (tmp_path / "names.txt").write_bytes(content)
+        with pytest.raises(InputError, match=rf"names\.txt.*{sentence}"):
+            manifest.read(write(tmp_path / "m.csv", *SPLIT), class_names=tmp_path / "names.txt")
+
+    def test_numbers_below_zero_are_faults_and_no_class(self, tmp_path):
+        lines = ("path,label,split", "a,0,train", "b,-1,train", "c,7,train", "d,7,test")
+        file = write(tmp_path / "m.csv", *lines)
+        with pytest.raises(InputError, match="line 3: its label is below 0"):
+            manifest.read(file)
+        found = manifest.read(file, skip_bad=True)
+        assert found.class_names == ("0", "7")
+        assert pairs(found.train, tmp_path) == [("a", 0), ("c", 1)]
+
+    @pytest.mark.parametrize(
+        ("rows", "sentence"),
+        [
+            (("a,x,train", "b,x,train", "c,x,test"), "found 1 classes"),
+            (("a,x,train", "b,y,train", "c,z,test"), "class 'z' is in the test split only"),
+            (("a,x,test", "b,y,test"), "no images to train with"),
+            (("a,x,train", "b,y,train"), "no images to test with"),
+        ],
+    )
+    def test_classes_and_splits_that_cannot_be_used_are_refused(self, tmp_path, rows, sentence):
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(write(tmp_path / "m.csv", "path,label,split", *rows))
+
+
+class TestSplits:
+    ROWS = tuple(f"{i:03}.jpg,{'ab'[i % 2]}" for i in range(60))
+
+    @pytest.mark.parametrize("name", ["val", "Valid", " validation "])
+    def test_validation_rows_stand_in_for_missing_test_rows_and_it_says_so(self, tmp_path, name):
+        file = write(tmp_path / "m.csv", *SPLIT[:3], f"c,dog,{name}")
+        found = manifest.read(file)
+        assert pairs(found.test, tmp_path) == [("c", 1)]
+        assert "1 validation rows are used as the test split" in found.notes[0]
+
+    def test_validation_rows_are_left_alone_beside_test_rows_and_it_says_so(self, tmp_path):
+        found = manifest.read(write(tmp_path / "m.csv", *SPLIT, "a.jpg,wolf,val"))
+        assert found.class_names == ("cat", "dog")
+        assert len(found.train.items) == 2
+        assert len(found.test.items) == 1
+        assert "1 validation rows" in found.notes[0]
+
+    def test_an_unknown_split_is_told_with_its_line(self, tmp_path):
+        with pytest.raises(InputError, match="split is 'dev' at line 5; expected train, test or"):
+            manifest.read(write(tmp_path / "m.csv", *SPLIT, "d,dog,dev"))
+
+    @pytest.mark.parametrize(
+        ("lines", "why"),
+        [
+            (("path,label", *ROWS), "has no split column"),
+            (("path,label,split", *(f"{row},train" for row in ROWS)), "has no test rows"),
+        ],
+    )
+    def test_without_test_rows_a_part_of_each_class_is_held_out_and_it_says_so(
+        self, tmp_path, lines, why
+    ):
+        file = write(tmp_path / "m.csv", *lines)
+        found = manifest.read(file, seed=4, test_fraction=0.25)
+        labels = np.arange(60) % 2
+        paths = [f"{i:03}.jpg" for i in range(60)]
+        train, test = hold_out(Split(paths, labels), ("a", "b"), 4, 0.25)
+        assert pairs(found.train, tmp_path) == list(zip(train.items, train.labels, strict=True))
+        assert pairs(found.test, tmp_path) == list(zip(test.items, test.labels, strict=True))
+        assert found.notes == (
+            f"{file} {why}: 16 of 60 images, drawn from each class with seed 4, are held out as "
+            "the test split.",
+        )
+
+
+class TestFaults:
+    LINES = (
+        "path,label,split",
+        "a.jpg,dog,train",
+        "b.jpg,cat",
+        ",cat,train",
+        "c.jpg, ,train",
+        "d.jpg,cat,train,4",
+        "./x/../a.jpg,cat,test",
+        "e\0.jpg,cat,train",
+        "f.jpg,cat,train",
+        "g.jpg,dog,test",
+    )
+
+    def test_the_first_five_are_named_in_order_and_the_rest_counted(self, tmp_path):
+        with pytest.raises(InputError) as error:
+            manifest.read(write(tmp_path / "m.csv", *self.LINES))
+        assert str(error.value) == (
+            f"{tmp_path / 'm.csv'}: 6 of 9 rows cannot be used "
+            "(line 3: 2 cells instead of 3; line 4: the path is empty; "
+            "line 5: the label is empty; line 6: 4 cells instead of 3; "
+            "line 7: the same path as in line 2, which belongs to another split, and 1 more); "
+            "correct them, or give --skip-bad to go on without them"
+        )
+
+    def test_they_are_left_out_and_listed_if_asked_and_labels_stay_with_their_images(
+        self, tmp_path
+    ):
+        found = manifest.read(write(tmp_path / "m.csv", *self.LINES), skip_bad=True)
+        assert names(found, found.train) == {"a.jpg": "dog", "f.jpg": "cat"}
+        assert names(found, found.test) == {"g.jpg": "dog"}
+        assert [fault.name for fault in found.skipped] == [f"line {i}" for i in (3, 4, 5, 6, 7, 8)]
+        assert found.skipped[-1].reason == "there is a null byte in it"
+        assert found.skipped[4].split == "test"
+
+    def test_of_equal_paths_the_first_stays(self, tmp_path):
+        lines = ("path,label", "a,x", "b,y", "a,y", "c,x", "./a,x", "d,y", "b,y")
+        found = manifest.read(write(tmp_path / "m.csv", *lines), skip_bad=True)
+        both = {**names(found, found.train), **names(found, found.test)}
+        assert both == {"a": "x", "b": "y", "c": "x", "d": "y"}
+        assert [(fault.name, fault.reason) for fault in found.skipped] == [
+            ("line 4", "the same path as in line 2"),
+            ("line 6", "the same path as in line 2"),
+            ("line 8", "the same path as in line 3"),
+        ]
+
+    def test_different_paths_with_the_same_hash_both_stay(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(manifest, "hash", lambda name: len(name), raising=False)
+        lines = ("path,label", "a,x", "b,y", "c,x", "b,x", "d,y", "long,x", "tall,y")
+        found = manifest.read(write(tmp_path / "m.csv", *lines), skip_bad=True)
+        assert len(found.train.items) + len(found.test.items) == 6
+        assert [fault.reason for fault in found.skipped] == ["the same path as in line 3"]
+
+    def test_a_class_whose_rows_are_all_left_out_is_no_class(self, tmp_path):
+        found = manifest.read(write(tmp_path / "m.csv", *SPLIT, "a.jpg,wolf,train"), skip_bad=True)
+        assert found.class_names == ("cat", "dog")
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+
+    def test_it_stops_if_no_row_is_left(self, tmp_path):
+        with pytest.raises(InputError, match=r"2 of 2 rows .* no row is left"):
+            manifest.read(write(tmp_path / "m.csv", "path,label", ",x", "a,"), skip_bad=True)
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("file", "delimiter"), [("m.csv", ","), ("m.csv", ";"), ("m.csv", "\t"), ("m.tsv", "\t")]
+    )
+    def test_the_delimiter_is_seen_in_the_header(self, tmp_path, file, delimiter):
+        lines = [line.replace(",", delimiter) for line in SPLIT]
+        found = manifest.read(write(tmp_path / file, *lines))
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+
+    def test_what_excel_writes_is_read(self, tmp_path):
+        rows = [["path", "label", "split"], ["a, b.jpg", 'big "dog"', "train"]]
+        rows += [["größe.jpg", "cat", "train"], [], ["c.jpg", 'big "dog"', "test"]]
+        with open(tmp_path / "m.csv", "w", encoding="utf-8-sig", newline="") as file:
+            csv.writer(file, dialect="excel").writerows(rows)
+        assert b"\r\n" in (tmp_path / "m.csv").read_bytes()
+        found = manifest.read(tmp_path / "m.csv")
+        assert found.class_names == ('big "dog"', "cat")
+        assert pairs(found.train, tmp_path) == [("a, b.jpg", 0), ("größe.jpg", 1)]
+
+    def test_blank_lines_count_as_lines_but_not_as_rows(self, tmp_path):
+        lines = ("", "path,label,split", "", *SPLIT[1:], "   ", "d.jpg,,train")
+        with pytest.raises(InputError, match=r"1 of 4 rows .*line 8: the label is empty"):
+            manifest.read(write(tmp_path / "m.csv", *lines))
+
+    def test_other_cells_may_have_line_breaks_and_lines_are_counted_on(self, tmp_path):
+        lines = ("path,label,split,note", 'a,x,train,"one', 'two"', "b,y,train,", "c,,test,")
+        with pytest.raises(InputError, match="line 5: the label is empty"):
+            manifest.read(write(tmp_path / "m.csv", *lines))
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (b"", "it is empty"),
+            (b"\n \n", "it is empty"),
+            (b"path,label\n", "a header and no rows"),
+            (b"path,label\na,x\nb,t\xfcr\n", "line 3 is not UTF-8 text"),
+            ("path,label\na,x\n".encode("utf-16"), "line 1 is not UTF-8 text"),
+            ("path,label\na,x\n".encode("utf-16-le"), "header has null bytes"),
+            (b'path,label\na,x\n"b,y\nc,x\n', "quotes at line 3 are not closed"),
+            (b'path,label\n"b,y\nc,x\n"d",y\n', "quotes at line 2 are not closed"),
+            (b'path,label\n"b\nc,x\nd",y\n', "runs from line 2 to line 4"),
+            (b"path,label\na,x\nb," + b"y" * 200_000, "cell at line 3 is longer than 131072"),
+            (b"path,label\na,x\nb," + b"y" * 10_000_000, "line 3 is longer than 1048576"),
+            (b"path,label\n" + b"a," * 600_000, "line 2 is longer than 1048576"),
+            (b'path,label\na,x\n"' + b"y,\n" * 100_000, "cell at line 3 is longer than 131072"),
+            (b"x" * 200_000 + b",label\na,x\n", "cell at line 1 is longer than 131072"),
+        ],
+    )
+    def test_a_broken_file_is_told_in_one_sentence(self, tmp_path, content, sentence):
+        (tmp_path / "m.csv").write_bytes(content)
+        for skip_bad in (False, True):
+            with pytest.raises(InputError, match=rf"m\.csv: .*{sentence}") as error:
+                manifest.read(tmp_path / "m.csv", skip_bad=skip_bad)
+            assert len(str(error.value)) < 1000
+
+    @pytest.mark.parametrize("suffix", manifest.SUFFIXES)
+    def test_missing_files_and_folders_are_told_in_one_sentence(self, tmp_path, suffix):
+        with pytest.raises(InputError, match="none"):
+            manifest.read(tmp_path / f"none{suffix}")
+        (tmp_path / f"folder{suffix}").mkdir()
+        with pytest.raises(InputError, match="folder"):
+            manifest.read(tmp_path / f"folder{suffix}")
+
+
+COLUMNS = {
+    "label": ["dog", "cat", "dog"],
+    "Path": ["a.jpg", "b.jpg", "c.jpg"],
+    "width": [1, 2, 3],
+    "split": ["train", "train", "test"],
+}
+
+
+class TestParquet:
+    def write(self, path: Path, **columns: object) -> Path:
+        pq.write_table(pa.table({**COLUMNS, **columns}), path)
+        return path
+
+    def test_it_says_the_same_as_text(self, tmp_path):
+        file = self.write(tmp_path / "m.parquet")
+        found, same = manifest.read(file), manifest.read(write(tmp_path / "m.csv", *SPLIT))
+        assert found.name == same.name
+        assert found.class_names == same.class_names
+        assert pairs(found.train, tmp_path) == pairs(same.train, tmp_path)
+        assert pairs(found.test, tmp_path) == pairs(same.test, tmp_path)
+        assert found.notes == (f"Not used in {file}: column 'width'.",)
+
+    @pytest.mark.parametrize(
+        "label",
+        [
+            pa.array(["dog", "cat", "dog"]).dictionary_encode(),
+            pa.array(["dog", "cat", "dog"], pa.large_string()),
+            pa.array([9, 8, 9], pa.uint8()),
+            pa.array([9, 8, 9]).dictionary_encode(),
+        ],
+        ids=lambda label: str(label.type),
+    )
+    def test_labels_may_be_text_or_numbers_plain_or_in_a_dictionary(self, tmp_path, label):
+        found = manifest.read(self.write(tmp_path / "m.parquet", label=label))
+        assert found.class_names in (("cat", "dog"), ("8", "9"))
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+
+    def test_rows_are_counted_from_zero_over_all_row_groups(self, tmp_path):
+        count = 20_000
+        labels = [None if i == 19_990 else "xy"[i % 2] for i in range(count)]
+        table = pa.table({"path": [f"{i}" for i in range(count)], "label": labels})
+        pq.write_table(table, tmp_path / "m.parquet", row_group_size=7_000)
+        with pytest.raises(InputError, match=r"1 of 20000 rows .*row 19990: the label is empty"):
+            manifest.read(tmp_path / "m.parquet")
+        found = manifest.read(tmp_path / "m.parquet", skip_bad=True)
+        for item, label in pairs(found.test, tmp_path):
+            assert label == int(item) % 2
+
+    @pytest.mark.parametrize(
+        ("columns", "sentence"),
+        [
+            ({"label": [["dog"], ["cat"], []]}, "column 'label' holds list.*text or whole numbers"),
+            ({"label": [0.5, 1.5, 2.5]}, "column 'label' holds double"),
+            ({"Path": [1, 2, 3]}, "column 'path' holds int64; expected text"),
+            ({"Path": [{"path": "a"}] * 3}, "column 'path' holds struct"),
+            ({"Path": ["a", "b\0", "c"]}, "row 1: there is a null byte"),
+            ({"Path": ["a", None, "c"]}, "row 1: the path is empty"),
+        ],
+    )
+    def test_columns_that_are_no_text_are_refused(self, tmp_path, columns, sentence):
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(self.write(tmp_path / "m.parquet", **columns))
+
+    @pytest.mark.parametrize("part", ["none", "text", "half", "middle"])
+    def test_a_damaged_file_is_told_in_one_sentence(self, tmp_path, part):
+        file = self.write(tmp_path / "m.parquet")
+        whole = file.read_bytes()
+        damaged = {
+            "none": b"",
+            "text": b"path,label\n",
+            "half": whole[: len(whole) // 2],
+            "middle": whole[:4] + b"\xff" * 60 + whole[64:],
+        }
+        file.write_bytes(damaged[part])
+        with pytest.raises(InputError, match=r"m\.parquet: not a readable Parquet file") as error:
+            manifest.read(file)
+        assert "\n" not in str(error.value)
