@@ -19,7 +19,7 @@ from dspt.config import GENERIC_TEMPLATE, Config, from_dict
 from dspt.errors import InputError
 from dspt.features import embed
 from dspt.files import write_json
-from dspt.pipeline import find_device, image_features, open_text_tower
+from dspt.pipeline import Encoder, find_device, image_features, open_text_tower
 from dspt.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, environment
 
@@ -142,7 +142,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         given = self.class_names if class_names is None else class_names
         names, classes, labels = _names_and_labels(y, given)
         method = methods.make(config.method, **config.method_options())
-        checkpoint, tower = open_text_tower(config)
+        tower = open_text_tower(config)
+        checkpoint = tower.checkpoint
         prompts = train.compile_prompts(names, config, tower)
         begin = state = train.start(prompts, config)
         reporter = Reporter(silent=not self.verbose)
@@ -199,6 +200,11 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
                 f"X: features are {features.shape[1]} wide, but this classifier takes {width}"
             )
         return features
+
+    def encoder(self, reporter: Reporter, skip_bad: bool = False) -> Encoder:
+        """Return what turns the images of a split into features for this classifier."""
+        check_is_fitted(self)
+        return Encoder(self._checkpoint(), self._config(), reporter, self._cache(), skip_bad)
 
     def save(self, directory: str | Path) -> None:
         """Write the classifier to a folder that `dspt.load` and the command line read."""

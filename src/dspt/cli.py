@@ -33,7 +33,27 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder of class folders, an .npz or .safetensors feature file, or 'embedded'.",
+        help="A folder of class folders; a .csv or .parquet manifest (path,label[,true_label][,split]); "
+        "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
+        "file; hf:NAME for a Hugging Face dataset; or 'embedded'.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="DSPT_ROOT",
+        help="Where named datasets lie, in CoOp's layout; for a manifest, where its relative paths start.",
+    ),
+]
+ClassNames = Annotated[
+    Path | None,
+    typer.Option(help="For a manifest: a text file with one class name a line, in label order."),
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave out images and rows that cannot be used, instead of stopping; a run folder lists them.",
     ),
 ]
 Run = Annotated[
@@ -94,10 +114,14 @@ def train(
     noise: Annotated[
         str,
         typer.Option(
-            help="Labels to make wrong: none, sym:0.4, pair:0.2, sym:0.4:bernoulli, matrix:T.npy, "
-            "or given labels from file:labels.csv. Test labels are never touched."
+            help="Labels to make wrong: none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3 (depends on "
+            "the image), matrix:T.npy, or given labels from file:labels.csv or "
+            "file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
         ),
     ] = "none",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; an interrupted run goes on there. Default: under runs/."),
@@ -116,12 +140,18 @@ def train(
 
         dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
 
+        dspt train photos.csv --model openai/clip-vit-base-patch16 --skip-bad
+
+        dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
+
         dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
+    from dspt.data import open_dataset
     from dspt.pipeline import run
 
     try:
-        result = run(data, config, noise, out, overwrite, _reporter(quiet))
+        dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+        result = run(dataset, config, noise, out, overwrite, _reporter(quiet), skip_bad=skip_bad)
     except KeyboardInterrupt:
         kept = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
         again = " ".join(["dspt", *_quoted(kept)])
@@ -139,6 +169,8 @@ def train(
         f"{result['data']}, noise {result['noise']}{wrong}",
         [("zero-shot", result["zero_shot"]), (result["method"], result["accuracy"])],
     )
+    if result.get("skipped"):
+        print(f"{result['skipped']} bad entries were left out: {result['run']}/skipped.csv")
     print(f"run folder: {result['run']}")
 
 
@@ -150,6 +182,9 @@ def zeroshot(
         str, typer.Option(help="Prompt, with {} for the class name.")
     ] = GENERIC_TEMPLATE,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -160,11 +195,15 @@ def zeroshot(
         dspt zeroshot photos/ --model openai/clip-vit-base-patch16
 
         dspt zeroshot embedded --template "a picture of a {}." --json
+
+        dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
     """
     from dspt import evaluate
+    from dspt.data import open_dataset
 
     config = Config(model=model, template=template, device=device, method="zero-shot")
-    result = evaluate.zero_shot(data, config, _reporter(quiet))
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = evaluate.zero_shot(dataset, config, _reporter(quiet), skip_bad)
     if json_output:
         _print_json(result)
         return
@@ -175,7 +214,15 @@ def zeroshot(
 
 
 @app.command(name="eval")
-def evaluate_run(run: Run, data: Data, json_output: Json = False, quiet: Quiet = False) -> None:
+def evaluate_run(
+    run: Run,
+    data: Data,
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Tell how well a learnt prompt does on the test set of DATA, class by class.
 
     Examples:
@@ -185,8 +232,10 @@ def evaluate_run(run: Run, data: Data, json_output: Json = False, quiet: Quiet =
         dspt eval runs/photos other_photos/ --json
     """
     from dspt import evaluate
+    from dspt.data import open_dataset
 
-    result = evaluate.evaluate(run, data, _reporter(quiet))
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = evaluate.evaluate(run, dataset, _reporter(quiet), skip_bad)
     if json_output:
         _print_json(result)
         return
@@ -256,6 +305,177 @@ def demo(
         values = "".join(f"{result[key][m]:8.1f}" for m in methods)
         print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
     print("\n" + "\n".join(result["plots"]))
+
+
+@app.command(name="noise")
+def make_noise(
+    data: Data,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The label file, .csv or .npy, for --noise file:LABELS.")
+    ] = Path("labels.csv"),
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Picture of the confusion, .png or .pdf. Default: beside the labels."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
+    model: Annotated[
+        str, typer.Option(help="The checkpoint whose features inst: looks at; not used otherwise.")
+    ] = "embedded",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make wrong labels for DATA: a label file, and a picture of what was taken for what.
+
+    Examples:
+
+        dspt noise embedded --noise pair:0.4 --out labels.csv
+
+        dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
+
+        dspt train photos/ --noise file:labels.npy
+    """
+    from dspt.confusion import mislabel
+    from dspt.data import open_dataset
+
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = mislabel(dataset, kind, out, picture, seed, model, _reporter(quiet), skip_bad)
+    if json_output:
+        _print_json(result)
+        return
+    print(
+        f"{result['wrong']:,} of {result['labels']:,} labels wrong "
+        f"({100 * result['rate']:.1f} %): {result['file']}"
+    )
+    for one in result["most_common"][:5]:
+        print(f"  {one['true']} -> {one['given']}: {one['count']}")
+    print(f"picture: {result['picture']}")
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, less exact.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure how fast this machine encodes images: from JPEG files against the tower alone.
+
+    Examples:
+
+        dspt bench
+
+        dspt bench --quick --json
+    """
+    from dspt.bench import run_bench
+
+    result = run_bench(quick, _reporter(quiet))
+    if json_output:
+        _print_json(result)
+        return
+    for line in result["lines"]:
+        print(line)
+
+
+@data_app.command(name="list")
+def list_data(json_output: Json = False) -> None:
+    """List the datasets that are known by name: sizes, template, licence, where they come from.
+
+    Examples:
+
+        dspt data list
+    """
+    from dspt.data.check import table
+
+    rows = table()
+    if json_output:
+        _print_json({"datasets": rows})
+        return
+    print(f"{'name':<13}{'classes':>7}{'train':>7}{'val':>7}{'test':>7}  template")
+    for row in rows:
+        val = "-" if row["val"] is None else row["val"]
+        print(
+            f"{row['name']:<13}{row['classes']:>7}{row['train']:>7}{val:>7}{row['test']:>7}"
+            f"  {row['template']}"
+        )
+    print("\nlicence and official home")
+    for row in rows:
+        print(f"{row['name']:<13}{row['licence']}\n{'':13}{row['homepage']}")
+
+
+@data_app.command(name="check")
+def check_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'dspt data list'.")],
+    root: Annotated[
+        Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")
+    ],
+    decode: Annotated[
+        bool, typer.Option(help="Decode every image, or only look whether it is there.")
+    ] = True,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what of a dataset is there, what is missing and what is broken. Exit status 1 if it is not complete.
+
+    Examples:
+
+        dspt data check oxford_pets --root datasets/
+
+        dspt data check food101 --root datasets/ --no-decode --json
+    """
+    from dspt.data import check
+
+    with _reporter(quiet).task(f"looking at {name}", 1.0) as update:
+        report = check.check(
+            name, root, decode=decode, progress=lambda done, total: update(done / total, "")
+        )
+    if json_output:
+        _print_json(report.as_dict())
+    else:
+        print(*check.lines(report), sep="\n")
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@data_app.command(name="prepare")
+def prepare_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="ucf101.")],
+    root: Annotated[
+        Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")
+    ],
+    videos: Annotated[
+        Path | None, typer.Option(help="Where the videos are. Default: ROOT/ucf101/UCF-101.")
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the images of UCF101: the middle frame of every video. Goes on where it was stopped.
+
+    Examples:
+
+        dspt data prepare ucf101 --root datasets/
+
+        dspt data prepare ucf101 --root datasets/ --videos ~/downloads/UCF-101
+    """
+    from dspt.data import coop, midframes
+
+    entry = coop.find(name)
+    if entry is None or entry.name != "UCF101":
+        raise InputError(f"{name}: there is nothing to prepare; only ucf101 needs it")
+    with _reporter(quiet).task("taking middle frames", 1.0) as update:
+        result = midframes.prepare_ucf101(
+            root, videos, progress=lambda done, total: update(done / total, "")
+        )
+    if json_output:
+        _print_json(result)
+    else:
+        print(f"{result['frames']} frames in {result['folder']}, {result['written']} of them new")
 
 
 @data_app.command(name="export")

@@ -43,6 +43,9 @@ class Config:
     context_words: str | None = _setting(
         None, "Start from the embeddings of these words, e.g. 'a photo of a', not from N(0, 0.02)."
     )
+    shots: int = _setting(
+        0, "Train on so many images of each class, drawn with the seed; 0 takes all, as the paper."
+    )
     views: int = _setting(
         0,
         "Random crops and flips to keep of each training image; 0 trains on the centre view alone.",
@@ -52,15 +55,24 @@ class Config:
         2048, "MiB of activations a step may keep; more classes than fit are processed in chunks."
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
+    precision: str = _setting(
+        "float32",
+        "Of the image tower: float32, or bfloat16 or float16 on a GPU. All else is float32 always.",
+    )
+    compile: bool = _setting(
+        False, "Have torch compile the image tower: slow to start, faster on many images."
+    )
+    workers: int = _setting(0, "Processes that decode images ahead of the tower; 0: one a core.")
 
     def __post_init__(self) -> None:
-        for name in ("seed", "epochs", "batch_size", "context_length", "views", "text_memory"):
+        whole_numbers = ("seed", "epochs", "batch_size", "context_length", "text_memory")
+        for name in (*whole_numbers, "shots", "views", "workers"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(self, name, whole, "a whole number")
         for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
             _require(self, name, isinstance(getattr(self, name), int | float), "a number")
-        for name in ("epochs", "views"):
+        for name in ("epochs", "shots", "views", "workers"):
             _require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("batch_size", "context_length", "text_memory"):
             _require(self, name, getattr(self, name) >= 1, "at least 1")
@@ -73,6 +85,12 @@ class Config:
         )
         _require(
             self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
+        )
+        _require(
+            self,
+            "precision",
+            self.precision in ("float32", "bfloat16", "float16"),
+            "float32, bfloat16 or float16",
         )
         object.__setattr__(self, "option", tuple(self.option))
         self.method_options()  # a malformed option is found here, not in the middle of a run

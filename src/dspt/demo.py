@@ -15,7 +15,7 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.errors import InputError
-from dspt.pipeline import encode_problem, open_text_tower, run
+from dspt.pipeline import Encoder, encode_problem, open_text_tower, run
 from dspt.progress import Reporter, clock
 from dspt.runs import RunFolder
 
@@ -70,8 +70,9 @@ def gradients(
     """
     dataset = open_dataset(source)
     given = noise.parse(spec).apply(dataset.train.labels, len(dataset.class_names), config.seed)
-    checkpoint, tower = open_text_tower(config)
-    problem = encode_problem(dataset, given, checkpoint, config, reporter)
+    tower = open_text_tower(config)
+    checkpoint = tower.checkpoint
+    problem = encode_problem(dataset, given, Encoder(checkpoint, config, reporter))
     prompts = train.compile_prompts(problem.class_names, config, tower)
     prototypes = train.class_features(prompts, train.start(prompts, config).context)
     logits = (

@@ -14,47 +14,60 @@ from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.data.folder import IMAGE_SUFFIXES
 from dspt.errors import InputError
-from dspt.pipeline import image_features, open_text_tower
+from dspt.pipeline import Encoder, open_text_tower
 from dspt.progress import Reporter
 
 
-def zero_shot(source: str, config: Config, reporter: Reporter) -> dict[str, Any]:
+def zero_shot(
+    source: str | Dataset, config: Config, reporter: Reporter, skip_bad: bool = False
+) -> dict[str, Any]:
     """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
-    dataset = open_dataset(source)
-    checkpoint, tower = open_text_tower(config)
-    features = image_features(dataset.test.items, checkpoint, config, reporter, "test images")
+    dataset = open_dataset(source, skip_bad=skip_bad)
+    tower = open_text_tower(config)
+    encoder = Encoder(tower.checkpoint, config, reporter, skip_bad=skip_bad)
+    features, tested = encoder(dataset.test, "test")
+    labels = dataset.test.best_labels[tested]
     found = {}
     for template in dict.fromkeys([config.template, dataset.template, GENERIC_TEMPLATE]):
         prototypes = train.zero_shot_prototypes(tower, dataset.class_names, template)
-        found[template] = train.accuracy(features, dataset.test.labels, prototypes)
+        found[template] = train.accuracy(features, labels, prototypes)
     return {
         "data": dataset.name,
         "model": config.model,
-        "samples": len(dataset.test.labels),
+        "samples": len(labels),
+        "skipped": len(encoder.skipped),
         "classes": len(dataset.class_names),
         "accuracy": found[config.template],
         "templates": found,
     }
 
 
-def evaluate(run: Path, source: str, reporter: Reporter) -> dict[str, Any]:
+def evaluate(
+    run: Path, source: str | Dataset, reporter: Reporter, skip_bad: bool = False
+) -> dict[str, Any]:
     """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent."""
     classifier = load(run)
-    classifier.verbose = not reporter.silent
-    dataset = open_dataset(source)
-    labels = _labels_of_run(dataset, classifier.class_names_, run, source)
-    predicted = train.predict(classifier.features(dataset.test.items), classifier.prototypes_)
-    right = predicted == labels
+    dataset = open_dataset(source, skip_bad=skip_bad)
+    labels = _labels_of_run(dataset, classifier.class_names_, run)
+    features, skipped = dataset.test.items, 0
+    if not dataset.holds_features:  # else not even the checkpoint is needed
+        encoder = classifier.encoder(reporter, skip_bad)
+        features, tested = encoder(dataset.test, "test")
+        labels, skipped = labels[tested], len(encoder.skipped)
+    right = train.predict(classifier.features(features), classifier.prototypes_) == labels
+    counts = np.bincount(labels, minlength=len(classifier.class_names_))
+    hits = np.bincount(labels[right], minlength=len(counts))
     return {
         "run": str(run),
         "data": dataset.name,
         "samples": len(labels),
         "accuracy": 100.0 * float(right.mean()),
         "per_class": {
-            name: 100.0 * float(right[labels == c].mean())
+            name: 100.0 * hits[c] / counts[c]
             for c, name in enumerate(classifier.class_names_)
-            if (labels == c).any()
+            if counts[c]
         },
+        "skipped": skipped,
     }
 
 
@@ -78,15 +91,15 @@ def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[
     ]
 
 
-def _labels_of_run(dataset: Dataset, names: tuple[str, ...], run: Path, source: str) -> np.ndarray:
+def _labels_of_run(dataset: Dataset, names: tuple[str, ...], run: Path) -> np.ndarray:
     """The test labels in the order of the run's classes, which are matched by name."""
     position = {name: c for c, name in enumerate(names)}
     unknown = [name for name in dataset.class_names if name not in position]
     if unknown:
         raise InputError(
-            f"data {source}: class {unknown[0]!r} is not one of the {len(names)} classes that {run} knows"
+            f"data {dataset.source}: class {unknown[0]!r} is not one of the {len(names)} classes that {run} knows"
         )
-    return np.array([position[name] for name in dataset.class_names])[dataset.test.labels]
+    return np.array([position[name] for name in dataset.class_names])[dataset.test.best_labels]
 
 
 def _image_files(path: str) -> list[str]:

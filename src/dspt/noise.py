@@ -1,8 +1,9 @@
 """Label noise: given labels made from true labels, by a rule or from a file.
 
 What is drawn depends on the labels, the number of classes, the kind, the rate, the seed and the
-sampling, and on nothing else. For one seed the labels flipped at a lower rate are among those
-flipped at a higher one, and to the same classes, so that rates compare on the same mistakes.
+sampling, and on nothing else; instance-dependent noise depends on the features too. For one seed
+the labels that symmetric and pair noise flip at a lower rate are among those flipped at a higher
+one, and to the same classes, so that rates compare on the same mistakes.
 
 torch is not imported here: a tensor can only be given by someone who has imported it.
 """
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dspt.errors import InputError
+from dspt.instance import instance_noise
 from dspt.labelfiles import (
     as_array,
     checked_labels,
@@ -40,9 +42,12 @@ _KINDS = {
     "symmetric": "symmetric",
     "pair": "pair",
     "matrix": "matrix",
+    "inst": "instance",
+    "instance": "instance",
 }
 _SAMPLINGS = ("exact", "bernoulli")
-_FORMS = "none, sym:0.4, pair:0.2, sym:0.4:bernoulli, matrix:T.npy or file:labels.csv"
+_FORMS = "none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy or file:labels.csv"
+_SHORT = {"symmetric": "sym", "instance": "inst"}
 
 
 def corrupt(
@@ -53,6 +58,7 @@ def corrupt(
     seed: int = 1,
     sampling: str = "exact",
     transition: np.ndarray | None = None,
+    features: np.ndarray | None = None,
 ) -> Labels:
     """Return noisy labels in the type of `labels`, which is left as it was.
 
@@ -62,19 +68,22 @@ def corrupt(
         The true labels.
     num_classes : int
         C, 2 or more.
-    kind : {"symmetric", "pair", "matrix", "none"}
+    kind : {"symmetric", "pair", "instance", "matrix", "none"}
         "symmetric" ("sym") moves a label to one of the C-1 other classes, each as likely; "pair"
-        to `(label + 1) % C`; "matrix" draws from `transition`; "none" ("clean") changes nothing.
+        to `(label + 1) % C`; "instance" ("inst") to a class that depends on the image's
+        `features`; "matrix" draws from `transition`; "none" ("clean") changes nothing.
     rate : float in 0..1
-        How many labels become wrong, for "symmetric" and "pair".
+        How many labels become wrong, for "symmetric", "pair" and "instance".
     seed : int
         Any integer. The same arguments give the same labels on every platform.
     sampling : {"exact", "bernoulli"}
         "exact" changes `int(rate * N)` labels, drawn without replacement over the whole set.
-        "bernoulli" changes each label independently. A matrix fixes no count, so it is always
-        drawn by "bernoulli".
+        "bernoulli" changes each label independently. A matrix and "instance" fix no count, so they
+        are always drawn by "bernoulli".
     transition : array of shape (C, C), optional
         `T[j, k] = Pr(noisy = j | true = k)`, so every column sums to 1; makes the kind "matrix".
+    features : array of shape (N, D), optional
+        What "instance" noise looks at: a description of each image, such as its CLIP features.
 
     Returns
     -------
@@ -87,12 +96,16 @@ def corrupt(
         kind = "matrix"  # the default kind: a matrix says all there is to say
     if (transition is not None) != (kind == "matrix"):
         raise InputError(f"transition: goes with kind 'matrix' and only with it, found {kind!r}")
+    if (features is not None) != (kind == "instance"):
+        raise InputError(f"features: go with kind 'instance' and only with it, found {kind!r}")
     sampling = _known_sampling(sampling, kind)
     stream = Stream(seed, "noise", kind, sampling)
     if kind == "none":
         noisy = true
     elif transition is not None:
         noisy = _draw(stream, true, checked_transition(transition, num_classes))
+    elif features is not None:
+        noisy = instance_noise(true, num_classes, _checked_rate(rate), seed, features)
     else:
         flipped = _flipped(stream, len(true), _checked_rate(rate), sampling)
         step = 1 if kind == "pair" else 1 + stream.integers(len(true), num_classes - 1)
@@ -153,14 +166,14 @@ class NoiseSpec:
 
     Attributes
     ----------
-    kind : {"none", "symmetric", "pair", "matrix", "file"}
+    kind : {"none", "symmetric", "pair", "instance", "matrix", "file"}
     rate : float
-        The noise rate of "symmetric" and "pair", else 0.
+        The noise rate of "symmetric", "pair" and "instance", else 0.
     path : str, optional
         The matrix file (.npy or .csv) of "matrix"; the label file of "file", with #KEY after it
         where one of several arrays is meant.
     sampling : {"exact", "bernoulli"}
-        See `corrupt`; "matrix" is always "bernoulli".
+        See `corrupt`; "matrix" and "instance" are always "bernoulli".
     """
 
     kind: str = "none"
@@ -169,40 +182,53 @@ class NoiseSpec:
     sampling: str = "exact"
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "symmetric", "pair", "matrix", "file"):
+        if self.kind not in ("none", "symmetric", "pair", "instance", "matrix", "file"):
             raise InputError(f"noise: no kind {self.kind!r}; expected {_FORMS}")
         if (self.kind in ("matrix", "file")) != bool(self.path):
             needs = "takes no file" if self.path else "needs a file"
             raise InputError(f"noise: {self.kind} {needs}; expected {_FORMS}")
-        if _checked_rate(self.rate) and self.kind not in ("symmetric", "pair"):
+        if _checked_rate(self.rate) and self.kind not in ("symmetric", "pair", "instance"):
             raise InputError(f"noise: {self.kind} takes no rate, found {self.rate}")
-        _known_sampling(self.sampling, self.kind)
+        object.__setattr__(self, "sampling", _known_sampling(self.sampling, self.kind))
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether the images have to be encoded before their labels are made."""
+        return self.kind == "instance"
 
     def __str__(self) -> str:
         if self.kind in ("matrix", "file"):
             return f"{self.kind}:{self.path}"
         if self.kind == "none":
             return "none"
-        suffix = "" if self.sampling == "exact" else f":{self.sampling}"
-        return f"{'sym' if self.kind == 'symmetric' else self.kind}:{float(self.rate)}{suffix}"
+        drawn = self.sampling == "bernoulli" and not self.needs_features
+        name = _SHORT.get(self.kind, self.kind)
+        return f"{name}:{float(self.rate)}{':bernoulli' if drawn else ''}"
 
-    def apply(self, labels: Any, num_classes: int, seed: int) -> np.ndarray:
+    def apply(
+        self, labels: Any, num_classes: int, seed: int, features: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the given labels for true `labels`, as an int64 array.
 
-        A label file that holds true labels too must have the same ones.
+        A label file that holds true labels too must have the same ones. `features` are needed if
+        `needs_features`, and not looked at otherwise.
         """
         _check_classes(num_classes)
         true = checked_labels(labels, num_classes)
         if self.kind == "file" and self.path:
             return read_labels(self.path, num_classes, len(true), true)
         matrix = _read_matrix(Path(self.path)) if self.path else None
-        return corrupt(true, num_classes, self.kind, self.rate, seed, self.sampling, matrix)
+        features = features if self.needs_features else None
+        return corrupt(
+            true, num_classes, self.kind, self.rate, seed, self.sampling, matrix, features
+        )
 
 
 def parse(text: str) -> NoiseSpec:
     """Return the noise that `text` describes.
 
     Forms: `none`, `sym:RATE`, `pair:RATE`, either with `:exact` or `:bernoulli` after it,
+    `inst:RATE`,
     `matrix:FILE` with a transition matrix (.npy or .csv), `file:FILE` with given labels (.csv or
     .npy), `file:FILE#KEY` with one of the arrays of given labels in a file (.npz or .pt).
     """
@@ -266,7 +292,7 @@ def _known_kind(kind: str) -> str:
 def _known_sampling(sampling: str, kind: str) -> str:
     if sampling not in _SAMPLINGS:
         raise InputError(f"sampling: expected exact or bernoulli, found {sampling!r}")
-    return "bernoulli" if kind == "matrix" else sampling
+    return "bernoulli" if kind in ("matrix", "instance") else sampling
 
 
 def _like(labels: Any, values: np.ndarray) -> Any:

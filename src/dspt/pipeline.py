@@ -15,8 +15,8 @@ from dspt import methods, noise, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.text import Prompts, TextTower
 from dspt.config import GENERIC_TEMPLATE, Config
-from dspt.data import Dataset, open_dataset
-from dspt.errors import InputError
+from dspt.data import Dataset, Split, few_shot, open_dataset
+from dspt.errors import Fault, InputError
 from dspt.files import uninterrupted
 from dspt.progress import Reporter
 from dspt.runs import RunFolder, describe
@@ -25,36 +25,41 @@ Items = Any  # image paths, PIL images, uint8 arrays, or an (N, D) float array o
 
 
 def run(
-    source: str,
+    source: str | Dataset,
     config: Config,
     noise_spec: str = "none",
     out: Path | str | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     cache: Path | None = None,
+    skip_bad: bool = False,
 ) -> dict[str, Any]:
     """Return the figures of a training run, from its folder if it is done, else by doing what is left of it.
 
     Parameters
     ----------
-    source : a folder of class folders, a feature file, or "embedded".
-    noise_spec : "none", "sym:0.4", "pair:0.2", "file:labels.csv", ...
+    source : an opened dataset, or what `open_dataset` takes.
+    noise_spec : "none", "sym:0.4", "pair:0.2", "inst:0.3", "file:labels.csv", ...
     out : the run folder; named after the settings under runs/ if not given.
     overwrite : start anew in a folder that holds another run.
+    skip_bad : leave images out that cannot be read, and list them in the run folder.
     """
     reporter = reporter or Reporter(silent=True)
     methods.make(config.method, **config.method_options())  # a wrong name is found before any work
     spec = noise.parse(noise_spec)
     # A held-out test set does not depend on the run's seed: all runs on a folder share one.
-    dataset = open_dataset(source)
+    dataset = open_dataset(source, skip_bad=skip_bad)
     for note in dataset.notes:
         reporter.say(f"note: {note}")
-    given = spec.apply(dataset.train.labels, len(dataset.class_names), config.seed)
-    checkpoint, tower = open_text_tower(config)
-    # Names or words that cannot be prompted are found here, before images are encoded.
+    encoder = Encoder(open_checkpoint(config.model), config, reporter, cache, skip_bad)
+    # What is wrong with labels, names or words is found here, before images are encoded.
+    given = None if spec.needs_features else given_labels(dataset, spec, config.seed)
+    tower = open_text_tower(config, encoder.checkpoint)
     prompts = train.compile_prompts(dataset.class_names, config, tower)
     begin = train.start(prompts, config)
-    problem = encode_problem(dataset, given, checkpoint, config, reporter, cache)
+    if given is None:
+        given = given_labels(dataset, spec, config.seed, encoder)
+    problem = encode_problem(dataset, given, encoder)
     train.check(problem, tower)
 
     folder = RunFolder(out or default_folder(dataset.name, config, str(spec)))
@@ -63,10 +68,10 @@ def run(
             folder.clear()
         folder.begin(
             describe(
-                replace(config, model=checkpoint.location),
+                replace(config, model=encoder.checkpoint.location),
                 dataset.class_names,
-                checkpoint,
-                data=str(source),
+                encoder.checkpoint,
+                data=dataset.source,
                 data_fingerprint=fingerprint(problem),
                 noise=str(spec),
             )
@@ -76,17 +81,40 @@ def run(
             reporter.say(f"{folder.path}: this run is done; give --overwrite to do it again")
             return result
         noise.write_labels(folder.path / "labels.csv", given)
+        skipped = [*dataset.skipped, *encoder.skipped]
+        folder.save_skipped(skipped)
         result = _train(problem, config, prompts, begin, folder, reporter)
-        wrong = float((given != dataset.train.labels).mean())
+        wrong = float((problem.labels != problem.true_labels).mean())
         result = {
             "data": dataset.name,
             "noise": str(spec),
             "wrong_labels": round(wrong, 6),
             **result,
+            "samples": len(problem.labels),
+            "skipped": len(skipped),
             "run": str(folder.path),
         }
         folder.finish(result)
     return result
+
+
+def given_labels(
+    dataset: Dataset, spec: noise.NoiseSpec, seed: int, encoder: Encoder | None = None
+) -> np.ndarray:
+    """Return the labels to learn from: those of the source, or noise made from the right ones.
+
+    The noise is drawn over the whole train split, so that few-shot sampling and images that are
+    left out change nobody else's label.
+    """
+    split, classes = dataset.train, len(dataset.class_names)
+    if spec.kind == "none":
+        return split.labels
+    if encoder is None or not spec.needs_features:
+        return spec.apply(split.best_labels, classes, seed)
+    features, kept = encoder(split, "train")
+    given = split.best_labels.copy()
+    given[kept] = spec.apply(given[kept], classes, seed, features)
+    return given
 
 
 def _train(
@@ -162,11 +190,12 @@ def _epoch_text(record: dict[str, Any], epochs: int) -> str:
     return text
 
 
-def open_text_tower(config: Config) -> tuple[Checkpoint, TextTower]:
-    """Return the checkpoint and its text tower on the device the config asks for."""
-    checkpoint = open_checkpoint(config.model)
-    return checkpoint, TextTower(
-        checkpoint, find_device(config.device), config.text_memory * 1024**2
+def open_text_tower(config: Config, checkpoint: Checkpoint | None = None) -> TextTower:
+    """Return the text tower of the checkpoint on the device the config asks for."""
+    return TextTower(
+        checkpoint or open_checkpoint(config.model),
+        find_device(config.device),
+        config.text_memory * 1024**2,
     )
 
 
@@ -183,34 +212,74 @@ def find_device(name: str) -> torch.device:
     return found
 
 
-def encode_problem(
-    dataset: Dataset,
-    given: np.ndarray,
-    checkpoint: Checkpoint,
-    config: Config,
-    reporter: Reporter,
-    cache: Path | None = None,
-) -> train.Problem:
+def encode_problem(dataset: Dataset, given: np.ndarray, encoder: Encoder) -> train.Problem:
     """Return the training problem of a dataset, its images encoded."""
+    config = encoder.config
     if config.views and dataset.holds_features:
         raise InputError(
             f"views = {config.views}: {dataset.name} holds features, not images, so nothing can be cropped; "
             "leave --views out"
         )
-    train_x = image_features(
-        dataset.train.items, checkpoint, config, reporter, "train images", config.views, cache
-    )
-    test_x = image_features(
-        dataset.test.items, checkpoint, config, reporter, "test images", 0, cache
-    )
+    chosen = np.arange(len(given))
+    if config.shots:
+        chosen = few_shot(dataset.train.best_labels, config.shots, config.seed)
+    train_x, kept = encoder(dataset.train.take(chosen), "train", config.views)
+    test_x, tested = encoder(dataset.test, "test")
     return train.Problem(
         class_names=dataset.class_names,
         train_x=train_x,
-        labels=given,
-        true_labels=dataset.train.labels,
+        labels=given[chosen[kept]],
+        true_labels=dataset.train.best_labels[chosen[kept]],
         test_x=test_x,
-        test_y=dataset.test.labels,
+        test_y=dataset.test.best_labels[tested],
     )
+
+
+class Encoder:
+    """Turns the items of a split into features, as a config asks for; keeps what it had to skip."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: Config,
+        reporter: Reporter,
+        cache: Path | None = None,
+        skip_bad: bool = False,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.config = config
+        self._reporter = reporter
+        self._cache = cache
+        self._skip_bad = skip_bad
+        self._skipped: dict[Fault, None] = {}
+
+    @property
+    def skipped(self) -> list[Fault]:
+        """Images that could not be read, each told once."""
+        return list(self._skipped)
+
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features of the images that can be used, and their positions in the split."""
+        everything = np.arange(len(split.labels))
+        title = f"{name} images"
+        if not self._skip_bad:
+            return self._features(split.items, title, views), everything
+        from dspt.features import BadImages
+
+        try:
+            return self._features(split.items, title, views, all_bad=True), everything
+        except BadImages as error:
+            self._skipped |= {replace(fault, split=name): None for fault in error.faults.values()}
+            good = np.delete(everything, list(error.faults))
+            if not len(good):
+                raise
+            self._reporter.say(f"note: {len(error.faults)} {title} cannot be used and are left out")
+            return self._features(split.take(good).items, title, views), good
+
+    def _features(self, items: Items, title: str, views: int, all_bad: bool = False) -> np.ndarray:
+        return image_features(
+            items, self.checkpoint, self.config, self._reporter, title, views, self._cache, all_bad
+        )
 
 
 def image_features(
@@ -221,13 +290,19 @@ def image_features(
     title: str = "images",
     views: int = 0,
     cache: Path | None = None,
+    all_bad: bool = False,
 ) -> np.ndarray:
     """Return L2-normalised features of images, encoded once; features pass through."""
     if isinstance(items, np.ndarray) and items.dtype.kind == "f" and items.ndim == 2:
         return items
     from dspt import features
 
-    with reporter.task(f"encoding {len(items)} {title}", len(items)) as update:
+    device = find_device(config.device)
+    if config.precision != "float32" and device.type == "cpu":
+        raise InputError(
+            f"precision {config.precision}: it is for GPUs; on the CPU leave --precision out"
+        )
+    with reporter.task(f"encoding {len(items)} {title}", len(items), unit="images") as update:
         return features.encode(
             items,
             checkpoint,
@@ -236,7 +311,11 @@ def image_features(
             seed=config.seed,
             cache=cache,
             progress=lambda done, total: update(done, ""),
-            device=str(find_device(config.device)),
+            device=str(device),
+            dtype=config.precision,
+            compiled=config.compile,
+            workers=config.workers or None,
+            all_bad=all_bad,
         )
 
 

@@ -79,6 +79,45 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
     _save(figure, path)
 
 
+def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) -> None:
+    """Draw, for each true class (row), which labels it was given (columns), as shares."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.ticker import PercentFormatter
+
+    plt = _pyplot()
+    classes = len(names)
+    side = float(np.clip(0.42 * classes, 3.4, 8.5))
+    figure, axis = plt.subplots(figsize=(side + 1.6, side))
+    # The root makes a few mistakes visible beside a diagonal of many right labels.
+    image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="equal")
+    axis.grid(False)
+    if classes <= 40:
+        short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+        size = 10 if classes <= 20 else 6.5
+        axis.set_xticks(range(classes), short, rotation=90, fontsize=size)
+        axis.set_yticks(range(classes), short, fontsize=size)
+    if classes <= 16:
+        for (row, column), share in np.ndenumerate(shares):
+            if share >= 0.005:
+                color = "white" if share > 0.35 else "black"
+                axis.text(
+                    column,
+                    row,
+                    f"{100 * share:.0f}",
+                    ha="center",
+                    va="center",
+                    color=color,
+                    fontsize=8,
+                )
+    axis.set_xlabel("given label")
+    axis.set_ylabel("true class")
+    axis.set_title(title, fontsize=10)
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
+    bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
+    bar.set_label("share of the true class")
+    _save(figure, path)
+
+
 def _pyplot() -> Any:
     import matplotlib
 

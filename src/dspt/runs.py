@@ -2,7 +2,8 @@
 
     config.json           settings, data, noise, class names, fingerprints: what was asked for
     environment.json      versions and machine
-    labels.csv            the labels that were given to the method, after noise
+    labels.csv            the labels of the train split after noise, in the order of the source
+    skipped.csv           what --skip-bad left out, if anything: split, item, reason
     metrics.jsonl         one line for each epoch
     state.safetensors     where to go on after an interruption
     context.safetensors   what was learnt: the context and the class prototypes
@@ -13,10 +14,11 @@ Every file is whole or absent at any moment, so a killed run goes on where its l
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +32,7 @@ from torch import Tensor
 from dspt import __version__
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.config import Config
-from dspt.errors import InputError
+from dspt.errors import Fault, InputError
 from dspt.files import replacing, write_json
 from dspt.train import State
 
@@ -42,6 +44,7 @@ _FILES = (
     "result.json",
     "environment.json",
     "labels.csv",
+    "skipped.csv",
     "metrics.jsonl",
     "state.safetensors",
     "context.safetensors",
@@ -49,7 +52,13 @@ _FILES = (
 
 # What may differ between the beginning of a run and its resumption: none of it changes the result. Data are known by
 # their fingerprint, wherever they are.
-_FREE = {"data", "settings.device", "settings.text_memory"}
+_FREE = {
+    "data",
+    "settings.compile",
+    "settings.device",
+    "settings.text_memory",
+    "settings.workers",
+}
 
 
 class RunFolder:
@@ -88,7 +97,9 @@ class RunFolder:
             write_json(self.path / "environment.json", environment())
             write_json(self.path / "config.json", description)
             return
-        flat, asked = _flat(self.read_description()), _flat(json.loads(json.dumps(description)))
+        # A setting that came with a later version had its default before.
+        flat = _flat({"settings": asdict(Config())}) | _flat(self.read_description())
+        asked = _flat(json.loads(json.dumps(description)))
         keys = sorted(flat.keys() | asked.keys())
         different = [key for key in keys if key not in _FREE and flat.get(key) != asked.get(key)]
         # a setting says more than the fingerprint it changed
@@ -135,6 +146,18 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the figures of the finished run."""
         write_json(self.path / "result.json", result)
+
+    def save_skipped(self, faults: Sequence[Fault]) -> None:
+        """Write what was left out, if anything was."""
+        if not faults:
+            return
+        with (
+            replacing(self.path / "skipped.csv") as temporary,
+            open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            rows = csv.writer(file)
+            rows.writerow(["split", "item", "reason"])
+            rows.writerows([fault.split, fault.name, fault.reason] for fault in faults)
 
     # One line for each epoch. The state is written after the line, so there may be a line too many, never one too few.
 

@@ -1,0 +1,105 @@
+"""Wrong labels made to order: a label file, and a picture of what was taken for what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dspt import noise, plots
+from dspt.config import Config
+from dspt.data import Dataset
+from dspt.errors import InputError
+from dspt.labelfiles import write_labels
+from dspt.progress import Reporter
+
+# Classes a picture has room for; of more, those with the most wrong labels are drawn.
+MOST_DRAWN = 500
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+def mislabel(
+    dataset: Dataset,
+    kind: str,
+    out: Path,
+    picture: Path | None,
+    seed: int,
+    model: str,
+    reporter: Reporter,
+    skip_bad: bool = False,
+) -> dict[str, Any]:
+    """Return how many labels became wrong and how, having written the labels and the picture."""
+    spec = noise.parse(kind)
+    picture = picture or out.with_suffix(".png")
+    if out.suffix.lower() not in (".csv", ".npy"):
+        raise InputError(f"{out}: expected a .csv or .npy file for the labels")
+    if picture.suffix.lower() not in _PICTURES:
+        raise InputError(f"{picture}: expected a {', '.join(_PICTURES)} file for the picture")
+    true, names = dataset.train.best_labels, dataset.class_names
+    given = _given(dataset, spec, seed, model, reporter, skip_bad)
+    pairs, counts = np.unique(true * len(names) + given, return_counts=True)
+    wrong = pairs // len(names) != pairs % len(names)
+    order = np.flatnonzero(wrong)[np.argsort(-counts[wrong], kind="stable")]
+    write_labels(out, given)
+    drawn = _most_wrong(true, given, len(names))
+    total = int((true != given).sum())
+    title = (
+        f"{spec}, seed {seed}: {total:,} of {len(true):,} labels wrong ({total / len(true):.1%})"
+    )
+    plots.confusion(picture, _shares(true, given, drawn), [names[c] for c in drawn], title)
+    return {
+        "data": dataset.name,
+        "noise": str(spec),
+        "seed": seed,
+        "labels": len(true),
+        "wrong": total,
+        "rate": total / len(true),
+        "most_common": [
+            {
+                "true": names[pairs[i] // len(names)],
+                "given": names[pairs[i] % len(names)],
+                "count": int(counts[i]),
+            }
+            for i in order[:10]
+        ],
+        "file": str(out),
+        "picture": str(picture),
+    }
+
+
+def _given(
+    dataset: Dataset,
+    spec: noise.NoiseSpec,
+    seed: int,
+    model: str,
+    reporter: Reporter,
+    skip_bad: bool,
+) -> np.ndarray:
+    if not spec.needs_features:
+        return spec.apply(dataset.train.best_labels, len(dataset.class_names), seed)
+    from dspt.backbone.checkpoint import open_checkpoint
+    from dspt.pipeline import Encoder, given_labels
+
+    encoder = Encoder(open_checkpoint(model), Config(model=model), reporter, skip_bad=skip_bad)
+    return given_labels(dataset, spec, seed, encoder)
+
+
+def _most_wrong(true: np.ndarray, given: np.ndarray, classes: int) -> np.ndarray:
+    """Give the classes to draw, in label order."""
+    if classes <= MOST_DRAWN:
+        return np.arange(classes)
+    wrong = np.bincount(true[true != given], minlength=classes)
+    return np.sort(np.argsort(-wrong, kind="stable")[:MOST_DRAWN])
+
+
+def _shares(true: np.ndarray, given: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Give, for each true class (row), the share of each given label (column)."""
+    place = np.full(max(true.max(), given.max(), drawn.max()) + 1, -1)
+    place[drawn] = np.arange(len(drawn))
+    rows, columns = place[true], place[given]
+    totals = np.bincount(rows[rows >= 0], minlength=len(drawn))
+    both = (rows >= 0) & (columns >= 0)
+    counts = np.zeros((len(drawn), len(drawn)))
+    np.add.at(counts, (rows[both], columns[both]), 1)
+    return counts / np.maximum(totals, 1)[:, None]

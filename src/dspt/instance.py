@@ -1,0 +1,85 @@
+"""Noise that depends on the image: alike images of a class are taken for the same wrong class.
+
+The part-dependent noise of Xia et al. (NeurIPS 2020), as the field generates it, on the features of
+the images. Each image has a rate of its own around the asked one; and each class has a random
+projection of features to the classes, whose largest score names what an image is mistaken for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dspt.errors import InputError
+from dspt.seeds import Stream
+
+# Spread of the images' own rates around the asked one, as in the literature.
+SPREAD = 0.1
+
+
+def instance_noise(
+    true: np.ndarray, num_classes: int, rate: float, seed: int, features: np.ndarray
+) -> np.ndarray:
+    """Return noisy labels of which, on average, a share of `rate` is wrong.
+
+    Parameters
+    ----------
+    true : int64 array of shape (N,)
+    rate : float in 0..1
+    features : array of shape (N, D)
+        What stands for an image. Their common mean is taken off and their spread brought to 1, so
+        that their scale does not matter.
+    """
+    features = _checked(features, len(true))
+    centred = features - features.mean(axis=0)
+    centred /= centred.std() or 1.0
+    flipped = Stream(seed, "noise", "instance", "flip").uniform(len(true)) < rates(
+        len(true), rate, seed
+    )
+    place = Stream(seed, "noise", "instance", "class").uniform(len(true))
+    noisy = true.copy()
+    for k in np.unique(true[flipped]):
+        rows = np.flatnonzero(flipped & (true == k))
+        likely = mistakes(centred[rows], int(k), num_classes, seed)
+        # The last class ends at exactly 1, whatever the rounding of the sum.
+        cumulative = likely.cumsum(axis=1)
+        noisy[rows] = (place[rows, None] * cumulative[:, -1:] >= cumulative).sum(axis=1)
+    return noisy
+
+
+def rates(n: int, rate: float, seed: int) -> np.ndarray:
+    """Return the rate of each of `n` images: normal around `rate`, cut off alike on both sides.
+
+    The cut keeps every rate in 0..1, and their mean is `rate`, which cutting at 0 and 1 alone would
+    shift.
+    """
+    from scipy.special import ndtr, ndtri
+
+    reach = min(rate, 1 - rate)
+    if not reach:
+        return np.full(n, float(rate))
+    low, high = ndtr(-reach / SPREAD), ndtr(reach / SPREAD)
+    uniform = Stream(seed, "noise", "instance", "rate").uniform(n)
+    return np.clip(rate + SPREAD * ndtri(low + (high - low) * uniform), rate - reach, rate + reach)
+
+
+def mistakes(features: np.ndarray, label: int, num_classes: int, seed: int) -> np.ndarray:
+    """Return how likely images of class `label` are to be mistaken for each class, (N, C)."""
+    stream = Stream(seed, "noise", "instance", "parts", label)
+    scores = features @ stream.normal(features.shape[1], num_classes)
+    scores[:, label] = -np.inf
+    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return likely / likely.sum(axis=1, keepdims=True)
+
+
+def _checked(features: np.ndarray, n: int) -> np.ndarray:
+    array = np.asarray(features)
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != n:
+        raise InputError(
+            f"features: expected {n} rows of numbers, one for each label, found {array.dtype} of "
+            f"shape {array.shape}"
+        )
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        row = int(np.argmin(np.isfinite(array).all(axis=1)))
+        raise InputError(f"features: expected finite numbers, found another at row {row}")
+    return array
