@@ -141,13 +141,23 @@ def encode(
 
 
 def embed(
-    items: Items, tower: ImageTower, *, batch_size: int | None = None, workers: int | None = None
+    items: Items,
+    tower: ImageTower,
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    decoder: Decoder | None = None,
 ) -> np.ndarray:
-    """Return the test-view features (N, D) of images in memory, leaving the store alone."""
+    """Return the test-view features (N, D) of images in memory, leaving the store alone.
+
+    A `decoder` whose workers have started already may be given, and stays open.
+    """
+    if decoder is None:
+        with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as own:
+            return embed(items, tower, batch_size=batch_size, decoder=own)
     bad: dict[int, Fault] = {}
-    with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as decoder:
-        encoder = _Encoder(decoder, lambda: tower, batch_size)
-        shards = list(encoder.shards(items, iter(range(len(items))), bad, len(items)))
+    encoder = _Encoder(decoder, lambda: tower, batch_size)
+    shards = list(encoder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
         raise BadImages(bad, len(items))
     return np.concatenate([shard.features for shard in shards])[:, 0]

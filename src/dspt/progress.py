@@ -77,7 +77,8 @@ class Reporter:
             said, last = now, text
             left = (now - started) * (total - done) / max(done - first, 1e-9)
             text = text or _rate(done - first, now - started, unit)
-            self.say(f"{title} {100 * done / total:3.0f} %  {text}  {clock(left)} left")
+            parts = [f"{title} {100 * done / total:3.0f} %", text, f"{clock(left)} left"]
+            self.say("  ".join(filter(None, parts)))
 
         return update
 

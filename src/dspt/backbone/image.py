@@ -212,9 +212,22 @@ class ImageTower:
                 f"model {checkpoint.name}: its image tower cannot be loaded ({reason}); "
                 "give a complete CLIP checkpoint"
             ) from None
-        self.preprocessing = Preprocessing.read(checkpoint.folder)
+        self._hold(model, Preprocessing.read(checkpoint.folder), device, compiled)
+
+    @classmethod
+    def of(
+        cls, model: Any, preprocessing: Preprocessing, device: str = "cpu", compiled: bool = False
+    ) -> ImageTower:
+        """Return the tower of a transformers CLIPVisionModelWithProjection."""
+        tower = cls.__new__(cls)
+        tower._hold(model, preprocessing, device, compiled)
+        return tower
+
+    def _hold(self, model: Any, preprocessing: Preprocessing, device: str, compiled: bool) -> None:
+        import torch
+
+        self.preprocessing = preprocessing
         self.device = device
-        self.dtype = dtype
         self._model = model.eval().requires_grad_(False).to(device)
         self._run = torch.compile(self._model) if compiled else self._model
 

@@ -1,0 +1,123 @@
+"""A benchmark that users run on their own machine: ratios, measured side by side.
+
+So far it measures encoding: JPEG files against the image tower alone on pixels in memory. The two
+are measured in turn and compared pair by pair, since a machine's speed drifts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.decoding import Decoder, Look
+from dspt.features import embed
+from dspt.progress import Reporter
+from dspt.seeds import Stream
+
+# The usual size of a photograph in the paper's datasets.
+WIDTH, HEIGHT = 500, 375
+
+
+def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
+    """Return the measured figures, and under "lines" the same in words."""
+    import torch
+
+    rounds, images = (2, 16) if quick else (5, 64)
+    encode = encoding(rounds, images, reporter)
+    lines = [
+        f"encoding, ViT-B/16 in float32, {torch.get_num_threads()} threads; medians of {rounds} rounds",
+        f"  tower alone, pixels in memory  {encode['tower']:8.2f} images/s",
+        f"  from {WIDTH} x {HEIGHT} JPEG files       {encode['files']:8.2f} images/s",
+        f"  fraction of the tower's rate   {encode['fraction']:8.3f}"
+        f"  ({encode['lowest']:.3f} to {encode['highest']:.3f})",
+        f"  decoding one image             {encode['decode_ms']:8.2f} ms of one core",
+    ]
+    return {"encode": encode, "threads": torch.get_num_threads(), "quick": quick, "lines": lines}
+
+
+def encoding(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
+    """Return images/s of the tower alone and from files, and the fraction that is reached."""
+    tower = vit_b16()
+    pixels = (Stream(0, "bench", "pixels").uniform(images * 224 * 224 * 3) * 256).astype(np.uint8)
+    views = pixels.reshape(images, 224, 224, 3)
+    size = tower.batch_size()
+
+    def alone() -> None:
+        for start in range(0, images, size):
+            tower(views[start : start + size])
+
+    tower_rates, file_rates, fractions = [], [], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Decoder(Look(tower.preprocessing), processes=True) as decoder,
+        reporter.task("encoding", 2 * rounds + 1) as update,
+    ):
+        files = photographs(Path(folder), images)
+        started = time.perf_counter()
+        for file in files:
+            tower.preprocessing.test_view(file)
+        decode = (time.perf_counter() - started) / images
+        embed(files[:size], tower, decoder=decoder)  # workers start, memory is taken
+        update(1, "")
+        for i in range(rounds):
+            before = _rate(images, alone)
+            update(2 * i + 2, "")
+            rate = _rate(images, lambda: embed(files, tower, decoder=decoder))
+            update(2 * i + 3, "")
+            tower_rates.append(before)
+            file_rates.append(rate)
+    tower_rates.append(_rate(images, alone))
+    # Each measurement from files lies between two of the tower alone.
+    for i, rate in enumerate(file_rates):
+        fractions.append(2 * rate / (tower_rates[i] + tower_rates[i + 1]))
+    return {
+        "tower": statistics.median(tower_rates),
+        "files": statistics.median(file_rates),
+        "fraction": statistics.median(fractions),
+        "lowest": min(fractions),
+        "highest": max(fractions),
+        "decode_ms": 1000 * decode,
+    }
+
+
+def vit_b16() -> ImageTower:
+    """Return an image tower of ViT-B/16's shape; its weights are random, which costs the same."""
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    config = CLIPVisionConfig(
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        patch_size=16,
+        image_size=224,
+        projection_dim=512,
+    )
+    return ImageTower.of(CLIPVisionModelWithProjection(config), Preprocessing(224, 224))
+
+
+def photographs(folder: Path, count: int) -> list[str]:
+    """Return JPEG files with the detail of photographs: large shapes, fine grain."""
+    files = []
+    for i in range(count):
+        shapes = (Stream(i, "bench", "shapes").uniform(36 * 48 * 3) * 256).astype(np.uint8)
+        large = Image.fromarray(shapes.reshape(36, 48, 3)).resize((WIDTH, HEIGHT), 3)
+        grain = 6 * Stream(i, "bench", "grain").normal(HEIGHT, WIDTH, 3)
+        image = Image.fromarray((np.asarray(large) + grain).clip(0, 255).astype(np.uint8))
+        files.append(str(folder / f"{i}.jpg"))
+        image.save(files[-1], quality=90)
+    return files
+
+
+def _rate(images: int, work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return images / (time.perf_counter() - started)
