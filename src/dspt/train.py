@@ -21,7 +21,7 @@ from dspt.backbone.prompt import initial_context, layout_context, layout_templat
 from dspt.backbone.text import Prompts, TextTower
 from dspt.config import Config
 from dspt.errors import InputError
-from dspt.methods.method import Epoch
+from dspt.methods.method import Epoch, Mix
 from dspt.seeds import Stream
 
 # The paper reports the test accuracy averaged over this many last epochs.
@@ -138,7 +138,10 @@ def fit(
             shuffle = Stream(config.seed, "shuffle", epoch, number)
             for rows in batches(len(phase.samples), config.batch_size, shuffle):
                 samples = phase.samples[rows]
-                logits = scale * images(samples).to(tower.device) @ prompts(context).T
+                features = images(samples).to(tower.device)
+                if phase.mix is not None:
+                    features = _blend(features, images, phase.mix, rows)
+                logits = scale * features @ prompts(context).T
                 loss = phase.loss(logits, phase.targets[torch.from_numpy(rows)])
                 optimizer.zero_grad()
                 loss.mean().backward()
@@ -249,6 +252,13 @@ def _one_view(train_x: np.ndarray, stream: Stream) -> Images:
         return lambda rows: torch.from_numpy(train_x[rows])
     chosen = stream.integers(len(train_x), train_x.shape[1])
     return lambda rows: torch.from_numpy(train_x[rows, chosen[rows]])
+
+
+def _blend(features: Tensor, images: Images, mix: Mix, rows: np.ndarray) -> Tensor:
+    """Features blended with those of their partners, brought back to length 1."""
+    weights = mix.weights[torch.from_numpy(rows)].to(features)[:, None]
+    partners = images(mix.partners[rows]).to(features)
+    return torch.nn.functional.normalize(weights * features + (1 - weights) * partners, dim=1)
 
 
 def _similarities(features: np.ndarray, prototypes: Tensor) -> Iterator[Tensor]:

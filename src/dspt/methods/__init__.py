@@ -11,15 +11,34 @@ from difflib import get_close_matches
 from typing import Any
 
 from dspt.errors import InputError
+from dspt.methods.bootstrap import Bootstrap, HardBootstrap
 from dspt.methods.coop import CoOp
 from dspt.methods.dspt import DSPT
+from dspt.methods.gce import GCE
+from dspt.methods.joapr import JoAPR
+from dspt.methods.logitclip import LogitClip
+from dspt.methods.logitnorm import LogitNorm
 from dspt.methods.mae import MAE
-from dspt.methods.method import Method, Phase
+from dspt.methods.method import Method, Mix, Phase
+from dspt.methods.nce import NCE
+from dspt.methods.nce_rce import NCERCE
+from dspt.methods.nlprompt import NLPrompt
+from dspt.methods.sce import SCE
+from dspt.methods.select import Select
+from dspt.methods.smoothing import Smoothing
+from dspt.methods.square import Square
+from dspt.methods.upl import UPL, RobustUPL
 from dspt.methods.zeroshot import ZeroShot
 
-__all__ = ["METHODS", "Method", "Phase", "make"]
+__all__ = ["METHODS", "Method", "Mix", "Phase", "make"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (ZeroShot, CoOp, MAE, DSPT)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        *(ZeroShot, CoOp, Smoothing, MAE, GCE, NCE, SCE, NCERCE, Bootstrap, HardBootstrap),
+        *(LogitNorm, LogitClip, Square, Select, NLPrompt, UPL, RobustUPL, JoAPR, DSPT),
+    )
+}
 
 
 def make(name: str, **options: Any) -> Method:
@@ -30,8 +49,10 @@ def make(name: str, **options: Any) -> Method:
         raise InputError(f"method {name!r}: not known{hint}; the methods are {', '.join(METHODS)}")
     kind = METHODS[name]
     accepted = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for option in options:
+    for option, value in options.items():
         if option not in accepted:
             takes = ", ".join(accepted) or "none"
             raise InputError(f"option {option!r}: method {name} takes {takes}")
+        if isinstance(value, str):
+            raise InputError(f"option {option} = {value!r}: expected a number, true or false")
     return kind(**options)

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from dspt import losses
 from dspt.methods.method import LossMethod
 
 
@@ -14,7 +11,4 @@ class MAE(LossMethod):
 
     name = "mae"
     formula = "1 - p_y"
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return 1 - p_y."""
-        return losses.get("mae")(logits, labels, "none", validate=False)
+    source = "Ghosh et al., AAAI 2017"

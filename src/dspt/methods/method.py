@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from dspt import losses
 from dspt.seeds import Stream
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Mixup: each sample is blended with a partner, on the unit sphere of features."""
+
+    partners: np.ndarray  # (n,) rows of the training set
+    weights: Tensor  # (n,) of the sample itself; its partner has the rest
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,7 @@ class Phase:
     samples: np.ndarray  # (n,) rows of the training set
     targets: Tensor  # (n,) classes, or (n, C) distributions
     loss: PerSampleLoss  # (logits, targets) -> (n,)
+    mix: Mix | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     formula: ClassVar[str]
+    source: ClassVar[str]
     trains: ClassVar[bool] = True  # False: nothing is learnt, the zero-shot prompt is the answer
 
     @abstractmethod
@@ -49,12 +61,23 @@ class Method(ABC):
 
 
 class LossMethod(Method):
-    """A method that is a loss: every sample, its given label, one loss."""
+    """A method that is a loss: every sample, its given label, one loss of `dspt.losses`."""
 
-    @abstractmethod
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each sample."""
+    loss_name: ClassVar[str] = ""  # where the loss is called otherwise than the method
+
+    def __post_init__(self) -> None:
+        losses.get(self.loss_name or self.name).check(**self._hyper)
+
+    @property
+    def _hyper(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""
-        return [Phase(np.arange(len(epoch.labels)), epoch.labels, self.loss)]
+        loss = loss_of(self.loss_name or self.name, **self._hyper)
+        return [Phase(np.arange(len(epoch.labels)), epoch.labels, loss)]
+
+
+def loss_of(name: str, **hyper: Any) -> PerSampleLoss:
+    """Return a loss of `dspt.losses` as a phase takes it; labels have been checked by then."""
+    return partial(losses.get(name), reduction="none", validate=False, **hyper)

@@ -11,6 +11,7 @@ class ZeroShot(Method):
 
     name = "zero-shot"
     formula = "argmax_c cos(image, text_c)"
+    source = "Radford et al., ICML 2021"
     trains = False
 
     def plan(self, epoch: Epoch) -> list[Phase]:

@@ -1,0 +1,300 @@
+"""Methods: each rule on a case worked out by hand, each method to the bit across a resume, each on the embedded set."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import tiny_clip
+from problems import NAMES, features
+from scipy.stats import norm
+from torch.testing import assert_close
+
+from dspt import losses, methods, train
+from dspt.config import Config
+from dspt.errors import InputError
+from dspt.methods import METHODS, joapr
+from dspt.methods.method import Epoch
+from dspt.methods.nlprompt import transport
+from dspt.pipeline import open_text_tower, run
+from dspt.seeds import Stream
+
+TRAINED = [name for name, method in METHODS.items() if method.trains]
+
+
+def epoch(logits, labels, zero_shot=None, number=0, memory=None) -> Epoch:
+    """Return what a method sees: these logits of the prompt, these given labels."""
+    return Epoch(
+        number=number,
+        labels=torch.tensor(labels),
+        logits=lambda: torch.tensor(logits, dtype=torch.float32),
+        zero_shot_logits=lambda: torch.tensor(zero_shot, dtype=torch.float32),
+        stream=partial(Stream, 1, "test", number),
+        memory={} if memory is None else memory,
+    )
+
+
+# The defaults of protocol 5, and the loss of `dspt.losses` that each method is.
+LOSSES = {
+    "coop": ("ce", {}),
+    "smoothing": ("smoothing", {"eps": 0.2}),
+    "mae": ("mae", {}),
+    "gce": ("gce", {"q": 0.7}),
+    "nce": ("nce", {"scale": 1.0}),
+    "sce": ("sce", {"alpha": 0.1, "beta": 1.0}),
+    "nce-rce": ("nce-rce", {"alpha": 1.0, "beta": 1.0}),
+    "bootstrap": ("bootstrap", {"b": 0.95}),
+    "bootstrap-hard": ("bootstrap-hard", {"b": 0.8}),
+    "logitnorm": ("logitnorm", {"t": 1.0}),
+    "logitclip": ("logitclip", {"tau": 1.0, "reciprocal": False}),
+    "square": ("square", {}),
+    "dspt": ("dspt", {}),
+}
+
+
+class TestLossMethods:
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_are_one_loss_on_every_sample_with_its_given_label(self, name):
+        loss, hyper = LOSSES[name]
+        (phase,) = methods.make(name).plan(epoch([[0.0, 1, 2]] * 4, [0, 1, 2, 1]))
+        assert phase.samples.tolist() == [0, 1, 2, 3]
+        assert phase.targets.tolist() == [0, 1, 2, 1]
+        logits = 5 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+        expected = losses.get(loss)(logits, phase.targets, "none", **hyper)
+        assert_close(phase.loss(logits, phase.targets), expected)
+
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_have_the_defaults_of_the_protocol(self, name):
+        found = {field.name: field.default for field in fields(METHODS[name])}
+        assert found == ({"s": 1.0} if name == "dspt" else LOSSES[name][1])
+
+    def test_the_outer_scale_is_an_option_of_dspt(self):
+        (phase,) = methods.make("dspt", s=3.0).plan(epoch([[0.0, 1]], [0]))
+        logits = torch.tensor([[2.0, 1.0]])
+        scaled = 3 * logits.softmax(1)
+        expected = torch.nn.functional.cross_entropy(scaled, torch.tensor([0])) / 3
+        assert_close(phase.loss(logits, torch.tensor([0]))[0], expected)
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [("gce", {"q": 0.0}), ("logitclip", {"tau": -1.0}), ("dspt", {"s": 0.0})],
+    )
+    def test_refuse_hyper_parameters_out_of_range_before_any_work(self, name, options):
+        with pytest.raises(InputError, match="must be"):
+            methods.make(name, **options)
+
+
+class TestSelect:
+    def test_keeps_the_samples_whose_label_is_predicted(self):
+        logits = [[3.0, 1, 0], [0, 5, 1], [2, 1, 0], [0, 0, 1]]
+        (phase,) = methods.make("select").plan(epoch(logits, [0, 0, 1, 2]))
+        assert phase.samples.tolist() == [0, 3]
+        assert phase.targets.tolist() == [0, 2]
+        assert_close(
+            phase.loss(torch.tensor([[1.0, 0, 0]]), torch.tensor([0])),
+            -torch.tensor([[1.0, 0, 0]]).log_softmax(1)[:, 0],
+        )
+
+    def test_learns_nothing_where_nothing_agrees(self):
+        (phase,) = methods.make("select").plan(epoch([[1.0, 0]], [1]))
+        assert len(phase.samples) == 0
+
+
+class TestUPL:
+    zero_shot = ((9.0, 0), (1, 0), (5, 0), (0, 2), (0, 8), (0, 1))
+
+    def test_learns_from_zero_shot_predictions_and_not_from_the_given_labels(self):
+        (phase,) = methods.make("upl").plan(epoch([], [1] * 6, self.zero_shot))
+        assert phase.targets.tolist() == [0, 0, 0, 1, 1, 1]
+        assert phase.samples.tolist() == [0, 1, 2, 3, 4, 5]
+
+    def test_may_keep_the_surest_of_each_class(self):
+        (phase,) = methods.make("upl", top=2.0).plan(epoch([], [1] * 6, self.zero_shot))
+        assert phase.samples.tolist() == [0, 2, 3, 4]
+        assert phase.targets.tolist() == [0, 0, 1, 1]
+
+    def test_labels_stay_what_they_were_in_the_first_epoch(self):
+        memory: dict[str, torch.Tensor] = {}
+        methods.make("upl").plan(epoch([], [0] * 6, self.zero_shot, memory=memory))
+        turned = [row[::-1] for row in self.zero_shot]
+        (phase,) = methods.make("upl").plan(epoch([], [0] * 6, turned, 1, memory))
+        assert phase.targets.tolist() == [0, 0, 0, 1, 1, 1]
+
+    def test_the_robust_one_has_generalised_cross_entropy_of_one_half(self):
+        (phase,) = methods.make("robust-upl").plan(epoch([], [1] * 6, self.zero_shot))
+        logits = torch.tensor([[2.0, 1.0]])
+        p = logits.softmax(1)[:, 0]
+        assert_close(phase.loss(logits, torch.tensor([0])), (1 - p.sqrt()) / 0.5)
+        with pytest.raises(InputError, match="q must be"):
+            methods.make("robust-upl", q=2.0)
+        with pytest.raises(InputError, match=r"top = 1\.5"):
+            methods.make("upl", top=1.5)
+
+
+class TestNLPrompt:
+    def test_the_plan_has_uniform_marginals_and_tends_to_the_exact_one(self):
+        import ot
+
+        rng = np.random.default_rng(0)
+        cost = torch.from_numpy(rng.uniform(0, 1, (30, 5)))
+        plan = transport(cost, 0.01)
+        assert_close(plan.sum(1), torch.full((30,), 1 / 30, dtype=torch.float64), atol=1e-6, rtol=0)
+        assert_close(plan.sum(0), torch.full((5,), 1 / 5, dtype=torch.float64), atol=1e-6, rtol=0)
+        exact = ot.emd(np.full(30, 1 / 30), np.full(5, 1 / 5), cost.numpy())
+        assert (plan * cost).sum() < (exact * cost.numpy()).sum() + 0.01
+        assert (plan.argmax(1).numpy() == exact.argmax(1)).mean() > 0.9
+
+    def test_a_small_regulariser_does_not_underflow(self):
+        cost = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
+        plan = transport(cost, 0.001)
+        assert torch.isfinite(plan).all()
+        assert abs(float(plan.sum()) - 1) < 1e-3
+
+    def test_clean_samples_come_first_with_cross_entropy_then_the_rest_with_mae(self):
+        # Two samples a class, all surely predicted: the plan is the prediction.
+        logits = [[9.0, 0], [9, 0], [0, 9], [0, 9]]
+        clean, rest = methods.make("nlprompt").plan(epoch(logits, [0, 1, 1, 0]))
+        assert clean.samples.tolist() == [0, 2]
+        assert clean.targets.tolist() == [0, 1]
+        assert rest.samples.tolist() == [1, 3]
+        assert rest.targets.tolist() == [1, 0]
+        some = torch.tensor([[1.0, 0.0]])
+        p = some.softmax(1)[:, 0]
+        assert_close(clean.loss(some, torch.tensor([0])), -p.log())
+        assert_close(rest.loss(some, torch.tensor([0])), 1 - p)
+
+    def test_the_uniform_class_marginal_moves_samples_of_a_crowded_class(self):
+        # All four are predicted class 0; half of the mass has to go to class 1: the least sure ones.
+        logits = [[9.0, 0], [9, 0], [1.0, 0], [1.0, 0]]
+        clean, _ = methods.make("nlprompt").plan(epoch(logits, [0, 0, 0, 0]))
+        assert clean.samples.tolist() == [0, 1]
+
+
+class TestJoAPR:
+    def test_warms_up_on_given_labels_with_a_penalty_on_confidence(self):
+        (phase,) = methods.make("joapr", warmup=2.0, a1=0.3).plan(epoch([], [0, 1], number=1))
+        assert phase.targets.tolist() == [0, 1]
+        logits = torch.tensor([[2.0, 0.0]])
+        p = logits.softmax(1)[0]
+        expected = -p[0].log() + 0.3 * (p * p.log()).sum()
+        assert_close(phase.loss(logits, torch.tensor([0]))[0], expected)
+
+    def test_parts_two_heaps_of_losses_where_their_gaussians_cross(self):
+        rng = np.random.default_rng(0)
+        loss = torch.from_numpy(np.r_[rng.normal(0.1, 0.03, 300), rng.normal(0.8, 0.1, 100)])
+        clean, probability = joapr.partition(loss, 0.99, seed=0)
+        assert clean[:300].float().mean() > 0.99
+        assert clean[300:].float().mean() < 0.01
+        assert probability[:300].mean() > 0.99
+        assert probability[300:].mean() < 0.01
+
+    @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.9, 0.1)])
+    def test_the_crossing_is_where_both_are_as_likely(self, weights):
+        class Mixture:
+            means_ = np.array([[0.7], [0.2]])
+            covariances_ = np.array([[[0.02]], [[0.005]]])
+            weights_ = np.array(weights)
+
+        x = joapr._crossing(Mixture, low=1)
+        assert 0.2 < x < 0.7
+        high, low = (
+            w * norm.pdf(x, m, np.sqrt(v))
+            for w, m, v in zip(weights, (0.7, 0.2), (0.02, 0.005), strict=True)
+        )
+        np.testing.assert_allclose(high, low, rtol=1e-6)
+
+    def test_a_low_threshold_lets_more_samples_count_as_clean(self):
+        loss = torch.linspace(0, 1, 200, dtype=torch.float64)
+        counts = [int(joapr.partition(loss, t, 0)[0].sum()) for t in (0.05, 0.9)]
+        assert counts[0] > counts[1]
+
+    def test_labels_are_refined_by_their_trust_and_sharpened(self):
+        p = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
+        found = joapr.refined(
+            p, torch.tensor([0, 0]), torch.tensor([True, False]), torch.tensor([0.8, 0.9])
+        )
+        mixed = torch.tensor([[0.8 + 0.1, 0.06, 0.04], [0.1, 0.6, 0.3]])
+        assert_close(found, mixed**2 / (mixed**2).sum(1, keepdim=True))
+
+    def test_losses_are_scaled_and_averaged_over_five_epochs(self):
+        memory: dict[str, torch.Tensor] = {}
+        for number in range(7):
+            found = joapr._averaged(torch.tensor([float(number), 1.0]), memory)
+        assert_close(found, torch.tensor([(2 + 3 + 4 + 5 + 6) / 5, 1.0]))
+        p = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+        scaled = joapr._scaled_loss(p, torch.tensor([0, 0, 0]))
+        # The last one's -log 0 is cut at 1e-12; the middle one has CE and entropy log 2 each.
+        assert_close(scaled, torch.tensor([0.0, 2 * float(np.log(2)) / -float(np.log(1e-12)), 1.0]))
+
+    def test_mixes_every_sample_with_a_partner_that_weighs_less(self):
+        rng = np.random.default_rng(0)
+        logits = rng.normal(size=(40, 3)) * 3
+        memory: dict[str, torch.Tensor] = {}
+        seen = epoch(logits, rng.integers(0, 3, 40), number=3, memory=memory)
+        (phase,) = methods.make("joapr").plan(seen)
+        assert sorted(phase.mix.partners) == list(range(40))
+        assert (phase.mix.weights >= 0.5).all()
+        assert_close(phase.targets.sum(1), torch.ones(40))
+        assert 0 <= float(memory["noise_rate"]) <= 1
+
+    def test_the_loss_has_a_term_for_classes_that_are_never_predicted(self):
+        logits, targets = torch.tensor([[2.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 0], [1, 0]])
+        found = joapr._balanced(logits, targets, weight=0.7)
+        mean = logits.softmax(1).mean(0)
+        divergence = (0.5 * (0.5 / mean).log()).sum()
+        assert_close(found, -logits.log_softmax(1)[:, 0] + 0.7 * divergence)
+
+
+class TestAll:
+    def test_names_are_those_of_the_command_line(self):
+        names = (
+            "zero-shot coop smoothing mae gce nce sce nce-rce bootstrap bootstrap-hard logitnorm "
+            "logitclip square select nlprompt upl robust-upl joapr dspt"
+        )
+        assert set(names.split()) <= set(METHODS)
+
+    @pytest.mark.parametrize("name", METHODS)
+    def test_say_what_they_are(self, name):
+        method = METHODS[name]
+        assert method.formula
+        assert method.source
+        assert method.__doc__
+
+    @pytest.mark.parametrize("name", TRAINED)
+    def test_end_at_the_same_bits_across_an_interruption(self, name, tmp_path):
+        config = Config(model=str(tiny_clip(tmp_path, text_only=True)), method=name, epochs=4)
+        tower = open_text_tower(config)
+        (x, _), y = features(80), np.random.default_rng(0).integers(0, 4, 80)
+        problem = train.Problem(tuple(NAMES), x, y)
+        prompts = train.compile_prompts(NAMES, config, tower)
+        begin = train.start(prompts, config)
+        states = [state for state, _ in train.fit(problem, config, prompts, begin)]
+        again = [state for state, _ in train.fit(problem, config, prompts, states[1])]
+        assert len(states) == 4
+        assert len(again) == 2
+        assert torch.equal(states[-1].context, again[-1].context)
+
+    @pytest.mark.parametrize("name", METHODS)
+    def test_run_on_the_embedded_set(self, name, tmp_path_factory):
+        cache = tmp_path_factory.getbasetemp() / "embedded-cache"
+        config = Config(method=name, epochs=3)
+        folder = tmp_path_factory.mktemp("runs") / name
+        result = run("embedded", config, "sym:0.4", folder, cache=cache)
+        assert 0 < result["accuracy"] <= 100
+        assert result["method"] == name
+
+    def test_a_mixed_sample_is_between_its_partners(self):
+        x = np.eye(3, dtype=np.float32)
+        images = lambda rows: torch.from_numpy(x[rows])  # noqa: E731
+        mix = methods.Mix(np.array([1, 2, 0]), torch.tensor([1.0, 0.6, 0.5]))
+        rows = np.array([1, 0])
+        found = train._blend(images(rows), images, mix, rows)
+        expected = torch.tensor([[0.0, 0.6, 0.4], [1.0, 0, 0]])
+        assert_close(found, torch.nn.functional.normalize(expected, dim=1))
+
+    def test_an_option_that_is_no_number_is_refused(self):
+        with pytest.raises(InputError, match="option q = 'high': expected a number"):
+            methods.make("gce", q="high")
