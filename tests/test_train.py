@@ -263,7 +263,7 @@ def test_wrong_settings_are_named(settings, message):
 def test_unknown_methods_and_options_are_named():
     with pytest.raises(InputError, match=r"method 'dsp': not known \(did you mean dspt\?\)"):
         methods.make("dsp")
-    with pytest.raises(InputError, match="option 'q': method dspt takes none"):
+    with pytest.raises(InputError, match="option 'q': method dspt takes s"):
         methods.make("dspt", q=0.5)
 
 
