@@ -142,7 +142,7 @@ def test_plain_output_is_for_people(dspt, text_tower, data):
         (["train", "DATA", "--noise", "loud:0.4"], "no kind 'loud'"),
         (["train", "DATA", "--noise", "file:nope.csv"], "nope.csv"),
         (["train", "DATA", "--epochs", "-3"], "epochs = -3"),
-        (["train", "DATA", "--option", "q=1"], "method dspt takes none"),
+        (["train", "DATA", "--option", "q=1"], "method dspt takes s"),
         (["train", "DATA", "--views", "2"], "holds features, not images"),
         (["train", "DATA", "--device", "abacus"], "device 'abacus'"),
         (["train", "DATA", "--out", "DATA"], "cannot be written"),
@@ -217,3 +217,14 @@ def test_every_command_has_examples_in_its_help(dspt):
         status, output, _ = dspt(command, "--help")
         assert status == 0
         assert f"dspt {command}" in output.split("Examples:")[1]
+
+
+def test_methods_are_listed_with_formula_defaults_and_source(dspt):
+    status, output, _ = dspt("methods", "--json")
+    rows = {row["name"]: row for row in json.loads(output)["methods"]}
+    assert status == 0
+    assert rows["gce"]["options"] == {"q": 0.7}
+    assert rows["gce"]["formula"] == "(1 - p_y^q) / q"
+    assert "Zhang and Sabuncu" in rows["gce"]["source"]
+    status, output, _ = dspt("methods")
+    assert all(f"\n{name} " in f"\n{output}" for name in rows)

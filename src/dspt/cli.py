@@ -360,6 +360,28 @@ def make_noise(
     print(f"picture: {result['picture']}")
 
 
+@app.command(name="methods")
+def list_methods(json_output: Json = False) -> None:
+    """List the methods: formula, hyper-parameters with their defaults, where each comes from.
+
+    Examples:
+
+        dspt methods
+
+        dspt train embedded --method gce --option q=0.5
+    """
+    from dspt.methods import describe
+
+    rows = describe()
+    if json_output:
+        _print_json({"methods": rows})
+        return
+    for row in rows:
+        options = ", ".join(f"{name}={value:g}" for name, value in row["options"].items())
+        print(f"{row['name']:<15}{row['formula']}{f'   [{options}]' if options else ''}")
+        print(f"{'':15}{row['what']} {row['source']}")
+
+
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, less exact.")] = False,
@@ -430,8 +452,17 @@ def check_data(
 
         dspt data check food101 --root datasets/ --no-decode --json
     """
-    from dspt.data import check
+    from dspt.data import check, cifar
 
+    if tiny := cifar.find(name):
+        found = check.check_cifar(tiny, root)
+        sizes = f"{found['train']} train and {found['test']} test images" if found["ok"] else ""
+        if json_output:
+            _print_json(found)
+        else:
+            print(f"{found['name']}: {'complete, ' if sizes else 'not complete'}{sizes}")
+            print(*found["problems"], sep="\n", end="\n" if found["problems"] else "")
+        raise typer.Exit(0 if found["ok"] else 1)
     with _reporter(quiet).task(f"looking at {name}", 1.0) as update:
         report = check.check(
             name, root, decode=decode, progress=lambda done, total: update(done / total, "")

@@ -22,7 +22,9 @@ class Config:
     model: str = _setting(
         "embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'."
     )
-    method: str = _setting("dspt", "How to learn: dspt, coop, mae, zero-shot.")
+    method: str = _setting(
+        "dspt", "How to learn: dspt, coop, gce, nlprompt, ...; 'dspt methods' lists them."
+    )
     option: tuple[str, ...] = _setting(
         (), "A hyper-parameter of the method, as name=value; may be repeated."
     )

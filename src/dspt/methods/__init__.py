@@ -30,7 +30,7 @@ from dspt.methods.square import Square
 from dspt.methods.upl import UPL, RobustUPL
 from dspt.methods.zeroshot import ZeroShot
 
-__all__ = ["METHODS", "Method", "Mix", "Phase", "make"]
+__all__ = ["METHODS", "Method", "Mix", "Phase", "describe", "make"]
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
@@ -56,3 +56,17 @@ def make(name: str, **options: Any) -> Method:
         if isinstance(value, str):
             raise InputError(f"option {option} = {value!r}: expected a number, true or false")
     return kind(**options)
+
+
+def describe() -> list[dict[str, Any]]:
+    """Return name, formula, what it does, hyper-parameters with their defaults, and source of each."""
+    return [
+        {
+            "name": name,
+            "formula": method.formula,
+            "what": (method.__doc__ or "").splitlines()[0],
+            "options": {field.name: field.default for field in fields(method)},  # type: ignore[arg-type]
+            "source": f"({method.source})",
+        }
+        for name, method in METHODS.items()
+    ]
