@@ -63,6 +63,18 @@ class TestTestView:
                 assert found.dtype == np.float32
                 np.testing.assert_array_equal(found, expected)
 
+    def test_large_jpegs_are_decoded_in_full(self, tmp_path):
+        from transformers import CLIPImageProcessorPil
+
+        small = picture(np.random.default_rng(0), 50, 40)
+        small.resize((1000, 800), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg")
+        side = {"height": 64, "width": 64}
+        theirs = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=side)
+        cut = Preprocessing(64, 64)
+        found = normalised(cut, cut.test_view(tmp_path / "large.jpg"))
+        expected = theirs(Image.open(tmp_path / "large.jpg"))["pixel_values"][0]
+        np.testing.assert_array_equal(found, expected)
+
     def test_squashes_and_pads_as_transformers_when_the_checkpoint_says_so(self):
         from transformers import CLIPImageProcessorPil
 

@@ -198,6 +198,14 @@ class TestNamedDatasets:
         )
 
 
+def test_cifar_is_checked_too(dspt, tmp_path):
+    status, output, _ = dspt("data", "check", "cifar10", "--root", tmp_path)
+    assert status == 1
+    assert "cifar-10-python.tar.gz" in output
+    told = json.loads(dspt("data", "check", "cifar10", "--root", tmp_path, "--json")[1])
+    assert (told["ok"], told["name"]) == (False, "CIFAR-10")
+
+
 def test_the_list_names_every_dataset_of_the_paper_and_cifar(dspt):
     status, output, _ = dspt("data", "list", "--json")
     rows = {row["name"]: row for row in json.loads(output)["datasets"]}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.backbone.image import BadImage, open_image
+from dspt.backbone.image import BadImage, open_image, read_file
 from dspt.files import replacing
 
 # A file can change twice within one tick of its clock, so the digest of one that changed less than
@@ -36,12 +36,7 @@ def _is_path(item: Any) -> bool:
 def read(item: Any, position: int) -> tuple[bytes, Any]:
     """Give the digest of an image's content, and what `open_image` makes the image from."""
     if _is_path(item):
-        try:
-            data = Path(item).read_bytes()
-        except OSError as error:
-            raise BadImage(os.fspath(item), error.strerror or "cannot be read") from None
-        except ValueError:
-            raise BadImage(repr(os.fspath(item)), "no file can have this name") from None
+        data = read_file(item)
         return _file_digest(data), io.BytesIO(data)
     if isinstance(item, bytes):
         return _file_digest(item), io.BytesIO(item)
@@ -56,31 +51,45 @@ def _file_digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=32, person=b"file").digest()
 
 
-def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Give each file's signature, each item's digest, which digests are known, and which files are
-    not there.
+def absent(items: Any) -> list[int]:
+    """Give the positions of paths at which there is nothing."""
+    return [i for i, item in enumerate(items) if _is_path(item) and not _is_there(item)]
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        pass  # closed folders and impossible names: reading it tells more
+    return True
+
+
+def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the signature of each file, the digest of each item, and which digests are known.
 
     A signature stands for path, size, inode and both times of a file: a change that keeps size and
     modification time still changes the inode's own time. Known are the digests of files that were
-    read before, and of items in memory.
+    read before, and of pictures and arrays in memory.
     """
+    signatures = np.zeros(len(items), "S16")
+    digests, known = np.zeros((len(items), 32), np.uint8), np.zeros(len(items), bool)
+    if isinstance(items[0], bytes):
+        return signatures, digests, known  # they may have to be fetched first, and take long
     here, now = os.getcwd(), time.time()
-    signatures, absent = np.zeros(len(items), "S16"), np.zeros(len(items), bool)
     for i, item in enumerate(items):
         if _is_path(item):
-            signature = _signature(item, here, now)
-            signatures[i], absent[i] = signature or b"", signature is None
-    digests, known = np.zeros((len(items), 32), np.uint8), np.zeros(len(items), bool)
+            signatures[i] = _signature(item, here, now)
+        else:
+            with suppress(BadImage):  # it is told of with the others
+                digests[i], known[i] = np.frombuffer(read(item, i)[0], np.uint8), True
     table = _remembered(root)
     if len(table):
         near = np.minimum(np.searchsorted(table["signature"], signatures), len(table) - 1)
-        known = (table["signature"][near] == signatures) & (signatures != b"")
-        digests[known] = table["digest"][near[known]]
-    for i, item in enumerate(items):
-        if not _is_path(item):
-            with suppress(BadImage):  # it is told of with the others
-                digests[i], known[i] = np.frombuffer(read(item, i)[0], np.uint8), True
-    return signatures, digests, known, absent
+        found = (table["signature"][near] == signatures) & (signatures != b"")
+        digests[found], known[found] = table["digest"][near[found]], True
+    return signatures, digests, known
 
 
 def remember(root: Path, signatures: np.ndarray, digests: np.ndarray, known: np.ndarray) -> None:
@@ -111,14 +120,11 @@ def _remembered(root: Path) -> np.ndarray:
     return np.zeros(0, _TABLE)
 
 
-def _signature(item: Any, here: str, now: float) -> bytes | None:
-    """Give the signature of a file, empty if it says nothing, None if there is no such file."""
+def _signature(item: Any, here: str, now: float) -> bytes:
     path = os.path.join(here, item)
     try:
         status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):  # a name too long, or with a null byte: reading it tells
+    except (OSError, ValueError):
         return b""
     if now - max(status.st_mtime, status.st_ctime) < SETTLED:
         return b""

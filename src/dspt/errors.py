@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,13 @@ class InputError(ValueError):
 
     The command line prints the sentence and exits with status 2; it never shows a traceback for it.
     """
+
+    def __str__(self) -> str:
+        # The name of a file may hold a line break, and would make two lines of one sentence.
+        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().__str__())
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True)

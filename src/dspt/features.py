@@ -115,13 +115,10 @@ def encode(
     look = _look(Preprocessing.read(checkpoint.folder), view, views, seed)
     root = Path(cache).expanduser() if cache else default_cache()
     store = packs.Store(root, (FORMAT, checkpoint.fingerprint, look, dtype))
-    signatures, digests, known, absent = contents.recall(root, items)
-    bad = {
-        i: Fault(contents.item_name(items[i], i), "no such file")
-        for i in np.flatnonzero(absent).tolist()
-    }
+    bad = _absent(items)
     if bad and not all_bad:
-        raise BadImages(bad, len(items))  # before hours of work, not after them
+        raise BadImages(bad, len(items))
+    signatures, digests, known = contents.recall(root, items)
     with Decoder(look, workers, use_processes(items)) as decoder:
         encoder = _Encoder(
             decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size
@@ -138,6 +135,20 @@ def encode(
         finally:
             contents.remember(root, signatures, digests, known)
     raise InputError(f"feature store {root}: the images keep changing; encode them when they rest")
+
+
+def check_there(items: Items) -> None:
+    """Raise `BadImages` for files that are not there: before hours of work, not after them."""
+    if bad := _absent(items):
+        raise BadImages(bad, len(items))
+
+
+def _absent(items: Items) -> dict[int, Fault]:
+    if isinstance(items, np.ndarray) or not isinstance(items[0], (str, os.PathLike)):
+        return {}
+    return {
+        i: Fault(contents.item_name(items[i], i), "no such file") for i in contents.absent(items)
+    }
 
 
 def embed(

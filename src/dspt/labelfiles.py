@@ -136,7 +136,7 @@ def load_npy(path: Path) -> np.ndarray:
     try:
         with open(path, "rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, MemoryError) as error:
+    except Exception as error:  # numpy answers damaged headers with errors of many kinds
         raise InputError(f"{path}: not a readable .npy file ({error})") from None
 
 
@@ -221,9 +221,14 @@ def _load_npz(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
     """Give the key that is meant and its array, with that of the right labels if there is one."""
     _check_file(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because numpy leaves a file open that turns out to be none of its own.
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             key = _known_key(path, key, file.files)
-            return key, {name: file[name] for name in file.files if name in (key, CLEAN)}
+            arrays = {name: file[name] for name in file.files if name in (key, CLEAN)}
+        # What does not begin as an array does comes as bytes.
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError
+        return key, arrays
     except InputError:
         raise
     except Exception as error:  # zip, zlib, numpy and the operating system all speak up here

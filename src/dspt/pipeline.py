@@ -223,6 +223,7 @@ def encode_problem(dataset: Dataset, given: np.ndarray, encoder: Encoder) -> tra
     chosen = np.arange(len(given))
     if config.shots:
         chosen = few_shot(dataset.train.best_labels, config.shots, config.seed)
+    encoder.check_there(dataset.test)  # the train split, encoded first, looks for its own files
     train_x, kept = encoder(dataset.train.take(chosen), "train", config.views)
     test_x, tested = encoder(dataset.test, "test")
     return train.Problem(
@@ -257,6 +258,13 @@ class Encoder:
     def skipped(self) -> list[Fault]:
         """Images that could not be read, each told once."""
         return list(self._skipped)
+
+    def check_there(self, split: Split) -> None:
+        """Stop at files that are not there, unless bad images are skipped."""
+        from dspt import features
+
+        if not self._skip_bad:
+            features.check_there(split.items)
 
     def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of the images that can be used, and their positions in the split."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def _open(
     test_fraction: float,
     skip_bad: bool,
 ) -> Dataset:
+    # os.path answers "no" where a Path raises: behind closed folders, for impossible names.
     drawn: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "skip_bad": skip_bad}
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
@@ -75,20 +77,22 @@ def _open(
     if source.startswith("hf:"):
         return hub.read(source, **drawn)
     # With --root a name is meant, even where a folder of that name is at hand.
-    if root is not None or not path.exists():
+    if root is not None or not os.path.exists(path):
         if paper := coop.find(source):
             return coop.read(paper, root, skip_bad=skip_bad)
         if tiny := cifar.find(source):
             return cifar.read(tiny, root)
     if hub.is_saved(path):
         return hub.read(f"hf:{path}", **drawn)
-    if path.is_dir():
+    if os.path.isdir(path):
         return folder.read(path, **drawn)
-    if path.is_file() and suffix in manifest.SUFFIXES:
+    if os.path.isfile(path) and suffix in manifest.SUFFIXES:
         return manifest.read(path, root=_path(root), class_names=_path(class_names), **drawn)
-    if path.is_file() and suffix in featurefile.SUFFIXES:
+    if os.path.isfile(path) and suffix in featurefile.SUFFIXES:
         return featurefile.read(path)
-    what = "not a kind of file that can be read" if path.exists() else "no such file or folder"
+    what = (
+        "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
+    )
     raise InputError(f"data {source}: {what}; {_FORMS}")
 
 

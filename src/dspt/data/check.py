@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dspt.data import coop
+from dspt.data import cifar, coop
 from dspt.data.coop import SPLITS, USED, Entry, Listing
 from dspt.errors import NAMED, Fault, InputError, summary
 
@@ -296,23 +296,44 @@ def _left_out(path: str, columns: int) -> str:
     return path if len(path) <= columns else "…" + path[1 - columns :]
 
 
+def check_cifar(entry: cifar.Entry, root: Path | str) -> dict[str, Any]:
+    """Return whether CIFAR can be read below `root`, its sizes, and what is wrong with it."""
+    try:
+        found = cifar.read(entry, root)
+    except InputError as error:
+        return {
+            "ok": False,
+            "name": entry.name.upper(),
+            "root": str(root),
+            "problems": [str(error)],
+        }
+    return {
+        "ok": True,
+        "name": entry.name.upper(),
+        "root": str(root),
+        "classes": len(found.class_names),
+        "train": len(found.train.labels),
+        "test": len(found.test.labels),
+        "problems": [],
+    }
+
+
 def table() -> list[dict[str, Any]]:
     """Return what is known about each named dataset: sizes, template, licence and homepage."""
     columns = ("name", "classes", *SPLITS, "template", "licence", "homepage")
-    cifar = "https://www.cs.toronto.edu/~kriz/cifar.html"
     return [
         *({column: getattr(entry, column) for column in columns} for entry in coop.DATASETS),
         *(
             {
-                "name": f"CIFAR-{classes}",
-                "classes": classes,
-                "train": 50000,
+                "name": entry.name.upper(),
+                "classes": len(entry.class_names),
+                "train": entry.train_size,
                 "val": None,
-                "test": 10000,
+                "test": entry.test_size,
                 "template": "a photo of a {}.",
                 "licence": "none stated",
-                "homepage": cifar,
+                "homepage": cifar.HOMEPAGE,
             }
-            for classes in (10, 100)
+            for entry in cifar.ENTRIES
         ),
     ]

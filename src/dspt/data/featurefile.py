@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dspt.data.dataset import Dataset, Split
+from dspt.data.manifest import LONGEST_NAME
 from dspt.errors import InputError
 
 SUFFIXES = (".npz", ".safetensors")
@@ -22,6 +23,7 @@ _ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 # A unit vector's length is within the first of 1 after rounding to float32, and within the second
 # after float16: that is put right without a word.
 _UNIT, _NEARLY_UNIT = 1e-5, 1e-2
+_NO_TEXT = "a name in classnames is not text; save the names as UTF-8"
 
 
 def read(path: Path) -> Dataset:
@@ -34,6 +36,15 @@ def read(path: Path) -> Dataset:
         raise InputError(
             f"{path}: has no {', '.join(missing)}; a feature file holds {', '.join(_ARRAYS)} "
             "and classnames"
+        )
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:  # halves of characters, which can be neither read nor written
+        raise InputError(f"{path}: {_NO_TEXT}") from None
+    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
+        raise InputError(
+            f"{path}: a name in classnames has {longest} characters; no prompt has room for more "
+            f"than {LONGEST_NAME}"
         )
     name, times = Counter(names).most_common(1)[0] if names else ("", 0)
     if len(names) < 2 or times > 1 or not all(name.strip() for name in names):
@@ -67,8 +78,12 @@ def read(path: Path) -> Dataset:
 
 def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because numpy leaves a file open that turns out to be none of its own.
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (*_ARRAYS, "classnames") if name in file.files}
+        # What does not begin as an array does comes as bytes.
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError
     except Exception as error:  # zip, zlib, numpy and the operating system all speak up here
         reason = "not a readable .npz file"
         if "Object arrays" in str(error):
@@ -85,7 +100,11 @@ def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
             f"{path}: classnames must be a list of texts, found {names.dtype} of shape "
             f"{names.shape}; save them with np.array(names, dtype=str)"
         )
-    return arrays, [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+    try:
+        texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+    except Exception:  # numbers that stand for no character: a SystemError, even
+        raise InputError(f"{path}: {_NO_TEXT}") from None
+    return arrays, texts
 
 
 def _safetensors(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
@@ -119,9 +138,10 @@ def _features(path: Path, name: str, given: np.ndarray, notes: list[str]) -> np.
             f"{path}: {name} must hold floating-point features (N, D) with at least one row, "
             f"found {given.dtype} of shape {given.shape}"
         )
-    features = given.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told
+        features = given.astype(np.float32)
     lengths = np.sqrt(np.einsum("nd,nd->n", features, features, dtype=np.float64))
-    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    bad = np.flatnonzero(~((lengths > 0) & (lengths <= np.finfo(np.float32).max)))
     if bad.size:
         what = "only zeros" if lengths[bad[0]] == 0 else "a value that is not a finite number"
         raise InputError(

@@ -35,23 +35,25 @@ def read(
     faults: list[Fault] = []
     ignored = _Ignored()
     train_root, test_root = _split_folders(root, notes)
-    names, train = _classes(train_root, faults, ignored)
-    if test_root is None:
+    names, train = _classes(train_root, "train" if test_root else "", faults, ignored)
+    test_names, test = names, train
+    if test_root is not None:
+        untested: list[Fault] = []  # a class without test images is no fault
+        test_names, test = _classes(test_root, "test", untested, ignored)
+        faults += [fault for fault in untested if fault.reason != _EMPTY]
+    if faults and not skip_bad:
+        raise InputError(
+            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images "
+            "there, remove the folders, or give --skip-bad to go on without them"
+        )
+    if test_root is not None:
+        test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)
+    else:
         train, test = hold_out(train, names, seed, test_fraction)
         notes.append(
             f"{root} has no test folder: {len(test.labels)} of "
             f"{len(test.labels) + len(train.labels)} images, drawn from each class with seed "
             f"{seed}, are held out as the test split."
-        )
-    else:
-        untested: list[Fault] = []  # a class without test images is no fault
-        test_names, test = _classes(test_root, untested, ignored)
-        faults += [fault for fault in untested if fault.reason != _EMPTY]
-        test = _renumbered(test, test_names, names, f"{test_root}", f"{train_root}")
-    if faults and not skip_bad:
-        raise InputError(
-            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images "
-            "there, remove the folders, or give --skip-bad to go on without them"
         )
     if len(names) < 2:
         raise InputError(
@@ -126,7 +128,9 @@ class _Ignored:
         self.count += 1
 
 
-def _classes(root: Path, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[str, ...], Split]:
+def _classes(
+    root: Path, split: str, faults: list[Fault], ignored: _Ignored
+) -> tuple[tuple[str, ...], Split]:
     """Give the class folders in `root` that have images, and their images in order."""
     above = {_identity(folder) for folder in (root.resolve(), *root.resolve().parents)}
     names: list[str] = []
@@ -137,8 +141,11 @@ def _classes(root: Path, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[
             if not _is_folder(entry):
                 ignored.add(entry.path)
                 continue
-            count = 0
-            for file in _files(entry, above, faults):
+            if not _is_text(entry.name):
+                faults.append(Fault(entry.path, "its name is not UTF-8 text", split))
+                continue
+            count, told = 0, len(faults)
+            for file in _files(entry, above, split, faults):
                 if is_image(file):
                     count += 1
                     yield file
@@ -147,29 +154,38 @@ def _classes(root: Path, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[
             if count:
                 names.append(entry.name)
                 counts.append(count)
-            elif not any(fault.name.startswith(entry.path) for fault in faults):
-                faults.append(Fault(entry.path, _EMPTY))
+            elif len(faults) == told:
+                faults.append(Fault(entry.path, _EMPTY, split))
 
     items = Paths(images())
     return tuple(names), Split(items, np.repeat(np.arange(len(names), dtype=np.int64), counts))
 
 
 def _renumbered(
-    split: Split, own: Sequence[str], names: Sequence[str], where: str, train: str
+    split: Split,
+    own: Sequence[str],
+    names: Sequence[str],
+    where: Path,
+    train: Path,
+    faults: list[Fault],
+    skip_bad: bool,
 ) -> Split:
     """Give `split`, whose labels count the names in `own`, with labels that count `names`."""
     position = {name: c for c, name in enumerate(names)}
     unknown = [name for name in own if name not in position]
-    if unknown:
+    if unknown and not skip_bad:
         raise InputError(
             f"{where}: class {listed(unknown)} has no images in {train}; "
             "test images must belong to a class that is trained"
         )
-    return Split(split.items, np.array([position[name] for name in own], np.int64)[split.labels])
+    reason = f"its class has no images in {train}"
+    faults += [Fault(os.path.join(where, name), reason, "test") for name in unknown]
+    labels = np.array([position.get(name, -1) for name in own], np.int64)[split.labels]
+    return Split(split.items, labels).take(np.flatnonzero(labels >= 0))
 
 
 def _files(
-    folder: os.DirEntry[str], above: set[tuple[int, int]], faults: list[Fault]
+    folder: os.DirEntry[str], above: set[tuple[int, int]], split: str, faults: list[Fault]
 ) -> Iterator[str]:
     """Give all files below `folder`, in order; links may lead in circles or back `above`."""
     stack, seen = [folder], set(above)
@@ -177,12 +193,14 @@ def _files(
         entry = stack.pop()
         if not _is_folder(entry):
             yield entry.path
-        elif (identity := _identity(entry.path)) not in seen:
-            seen.add(identity)
-            try:
-                stack += reversed(_entries(entry.path))
-            except InputError as error:
-                faults.append(Fault(entry.path, str(error).removeprefix(f"{entry.path}: ")))
+            continue
+        try:
+            identity = _identity(entry.path)
+            if identity not in seen:
+                seen.add(identity)
+                stack += reversed(_listed(entry.path))
+        except OSError as error:
+            faults.append(Fault(entry.path, f"cannot be listed ({error.strerror})", split))
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
@@ -192,10 +210,15 @@ def _identity(folder: Path | str) -> tuple[int, int]:
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
-            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        return _listed(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be listed ({error.strerror})") from None
+
+
+def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Give what is in a folder and not hidden, in order; or raise `OSError`."""
+    with os.scandir(folder) as entries:
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
 
 
@@ -204,6 +227,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # how Python keeps bytes that are no text
+        return False
+    return True
 
 
 def is_image(file: str) -> bool:

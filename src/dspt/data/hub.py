@@ -73,7 +73,8 @@ class Images(Sequence[bytes | str]):
 def is_saved(path: Path) -> bool:
     """Return whether `path` is a folder that `save_to_disk` wrote."""
     files = ("state.json", "dataset_info.json")
-    return (path / "dataset_dict.json").is_file() or all((path / f).is_file() for f in files)
+    is_file = os.path.isfile  # unlike Path's, it answers "no" behind a closed folder
+    return is_file(path / "dataset_dict.json") or all(is_file(path / f) for f in files)
 
 
 def read(

@@ -23,6 +23,8 @@ from dspt.data.paths import Paths
 from dspt.errors import NAMED, Fault, InputError, summary
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+# Characters in the name of a class: no prompt has room for more.
+LONGEST_NAME = 1_000
 
 _COLUMNS = ("path", "label", "true_label", "split")
 _TRAIN, _TEST, _VALIDATION = range(3)
@@ -34,6 +36,8 @@ _SPLIT_NAMES = ("train", "test", "test")  # a validation row that is used is use
 # Spreadsheets and pandas write a column of numbers with gaps as 3.0; longer ones are names.
 _NUMBER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _WINDOWS_ABSOLUTE = re.compile(r"[A-Za-z]:[\\/]|\\")
+# No system knows longer ones.
+_LONGEST_PATH = 32_767
 # No line of a table is that long; reading one whole could exhaust the memory.
 _LONGEST_LINE = 1 << 20
 
@@ -194,7 +198,8 @@ def _read_rows(table: _Table, path: Path, base: Path, keep_all: bool) -> _Rows:
                 found.fault(row, cells)
                 continue
             name, label = cells[path_at], cells[label_at].strip()
-            reason = _fault(name, label)
+            true = None if true_at is None else cells[true_at].strip()
+            reason = _fault(name, label, true or "")
             if reason:
                 found.fault(row, reason)
                 continue
@@ -211,9 +216,8 @@ def _read_rows(table: _Table, path: Path, base: Path, keep_all: bool) -> _Rows:
             found.codes.append(code)
             found.hashes.append(hash(_key(name)))
             found.labels.append(number_of(label, row))
-            if true_at is not None:
-                text = cells[true_at].strip()
-                found.true.append(number_of(text, row) if text else -1)
+            if true is not None:
+                found.true.append(number_of(true, row) if true else -1)
             yield name
 
     found.items = Paths(names())
@@ -226,14 +230,18 @@ def _read_rows(table: _Table, path: Path, base: Path, keep_all: bool) -> _Rows:
     return found
 
 
-def _fault(name: str, label: str) -> str:
+def _fault(name: str, label: str, true: str) -> str:
     """Give what is wrong with a row, or nothing."""
     if not name or name.isspace():
         return "the path is empty"
     if not label:
         return "the label is empty"
-    if "\0" in name or "\0" in label:
+    if "\0" in name or "\0" in label or "\0" in true:
         return _NULL
+    if len(name) > _LONGEST_PATH:
+        return f"the path has {len(name)} characters, and no path can have so many"
+    if max(len(label), len(true)) > LONGEST_NAME:
+        return f"a label is longer than {LONGEST_NAME} characters, for which no prompt has room"
     if os.name != "nt" and _WINDOWS_ABSOLUTE.match(name):
         return f"{_quoted(name)} is an absolute Windows path, which leads nowhere on this system"
     return ""

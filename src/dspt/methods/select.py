@@ -11,7 +11,7 @@ class Select(Method):
 
     name = "select"
     formula = "CE where argmax z = y"
-    source = "the DSPT paper, appendix"
+    source = "the DSPT paper, ICML 2026"
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with the samples that agree with the prompt as it is now."""

@@ -11,4 +11,4 @@ class Square(LossMethod):
 
     name = "square"
     formula = "CE(u * u), u = z / |z|"
-    source = "the DSPT paper, appendix"
+    source = "the DSPT paper, ICML 2026"

@@ -1,0 +1,350 @@
+"""Thousands of damaged files: each is read or told of in one sentence, and nothing else happens.
+
+The files are read in a child process, so that a decoder that dies is seen. Every one is a function
+of its kind and number alone: `python tests/test_fuzz.py png 17 > damaged` writes the file that a
+failure names.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import json
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, features
+
+# Of each kind.
+IMAGES, TABLES = 120, 60
+# All of a kind are read in less than a second: after so many, something is waiting for ever. What it
+# reads is left in the folder for temporary files.
+HANGS = 120
+# A file may say that it is as large as it likes; what is read is bounded by the number of pixels.
+MOST_PIXELS, MOST_MEGABYTES = 1_000_000, 100
+LONGEST_SENTENCE = 2_000
+SIDE = 16
+
+
+def picture() -> Image.Image:
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(np.kron(blocks, np.ones((6, 6, 1), np.uint8)))
+
+
+@cache
+def image_files() -> dict[str, bytes]:
+    """Return a small whole file of each kind."""
+    whole, turned = picture(), picture().rotate(90, expand=True)
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "words"
+    exif.get_ifd(0x8769)[0x9286] = b"more words"
+    deep = Image.fromarray(np.arange(720, dtype=np.uint16).reshape(24, 30) * 91)
+    frames: dict[str, Any] = {"save_all": True, "append_images": [turned.resize(whole.size)]}
+    files: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
+        "jpeg": (whole, "JPEG", {}),
+        "progressive jpeg": (whole, "JPEG", {"progressive": True}),
+        "cmyk jpeg": (whole.convert("CMYK"), "JPEG", {}),
+        "exif jpeg": (whole, "JPEG", {"exif": exif}),
+        "png": (whole, "PNG", {"exif": exif}),
+        "palette png": (whole.convert("P"), "PNG", {"transparency": bytes(range(200))}),
+        "16-bit png": (deep, "PNG", {}),
+        "animated png": (whole, "PNG", frames),
+        "gif": (whole, "GIF", {}),
+        "animated gif": (whole, "GIF", {**frames, "loop": 0}),
+        "webp": (whole, "WEBP", {"lossless": True, "exif": exif}),
+        "animated webp": (whole, "WEBP", frames),
+        "bmp": (whole, "BMP", {}),
+        "palette bmp": (whole.convert("P"), "BMP", {}),
+        "plain tiff": (whole, "TIFF", {"exif": exif}),
+        "lzw tiff": (whole, "TIFF", {"compression": "tiff_lzw"}),
+        "deflate tiff": (whole, "TIFF", {"compression": "tiff_adobe_deflate"}),
+        "packbits tiff": (whole, "TIFF", {"compression": "packbits"}),
+        "jpeg tiff": (whole, "TIFF", {"compression": "jpeg"}),
+        "fax tiff": (whole.convert("1"), "TIFF", {"compression": "group4"}),
+        "ppm": (whole, "PPM", {}),
+        "pgm": (whole.convert("L"), "PPM", {}),
+    }
+    if features.check("avif"):
+        files["avif"] = (whole, "AVIF", {})
+    return {kind: saved(*how) for kind, how in files.items()}
+
+
+def saved(image: Image.Image, form: str, options: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+CSV = (
+    "path,label,true_label,split\n"
+    'a.jpg,dog,dog,train\n"b, c.jpg",cat,dog,train\n'
+    "d\\e.jpg,größe,cat,train\nf.jpg,dog,dog,test\n./g.jpg,cat,cat,test\n"
+)
+NAMES = ["cat", "dog", "größe"]
+LABELS = np.array([0, 1, 2, 1, 0, 2], np.int64)
+
+
+@cache
+def table_files() -> dict[str, bytes]:
+    """Return a small whole file of each kind that holds a table, features or labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import torch
+    from safetensors.numpy import save
+
+    rows = [line.split(";") for line in ("a;dog;train", "b;cat;train", "c;dog;test", "d;cat;test")]
+    columns = dict(zip(("path", "label", "split"), map(list, zip(*rows, strict=True)), strict=True))
+    parquet, npz, one, archive, pt = (io.BytesIO() for _ in range(5))
+    pq.write_table(pa.table(columns), parquet, compression="none")
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    arrays = {"train_x": x, "train_y": LABELS, "test_x": x[:3], "test_y": LABELS[:3]}
+    np.savez(npz, **arrays, classnames=np.array(NAMES))
+    np.save(one, LABELS)
+    np.savez(archive, labels=LABELS, clean_label=LABELS)
+    torch.save({"labels": LABELS, "more": torch.arange(6), "list": [1, 2]}, pt)
+    listed = {
+        split: [[f"{split}/{i}.jpg", i % 2, NAMES[i % 2]] for i in range(2)]
+        for split in ("train", "val", "test")
+    }
+    return {
+        "manifest.csv": CSV.encode(),
+        "manifest.tsv": CSV.replace(",", "\t").encode(),
+        "manifest.parquet": parquet.getvalue(),
+        "features.npz": npz.getvalue(),
+        "features.safetensors": save(arrays, {"classnames": json.dumps(NAMES)}),
+        "split_zhou_DescribableTextures.json": json.dumps(listed).encode(),
+        "labels.csv": b"index,label\n" + b"".join(b"%d,%d\n" % pair for pair in enumerate(LABELS)),
+        "labels.npy": one.getvalue(),
+        "labels.npz": archive.getvalue(),
+        "labels.pt": pt.getvalue(),
+    }
+
+
+TOKENS = (
+    *(b'"', b"'", b",", b"\n", b"\r", b"\r\n", b"\t", b";", b"\0", b"\\", b"[", b"]", b"{", b"}"),
+    *(b"\xef\xbb\xbf", b"\xff\xfe", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"null", b"true", b"NaN"),
+    *(b"-1", b"1e999", b"9" * 30, b"C:\\x", b"../", b"/", b"x" * 3000, b"\xc2\x85", b" "),
+)
+
+
+def damaged(kind: str, number: int) -> bytes:
+    """Return the file of this kind with some damage, which is a function of `number`."""
+    chance = random.Random(f"{kind} {number}")
+    if kind in image_files():
+        data = mutated(image_files()[kind], chance)
+        # Most damage to a PNG is seen by its checksums; behind them there is more to go wrong.
+        return mended(data) if "png" in kind and chance.random() < 0.6 else data
+    whole = table_files()[kind]
+    tokens = TOKENS if kind.endswith(("csv", "tsv", "json", "safetensors")) else ()
+    if kind.endswith(("npz", "pt")) and chance.random() < 0.7:
+        return rezipped(whole, chance)
+    return mutated(whole, chance, tokens)
+
+
+def mutated(whole: bytes, chance: random.Random, tokens: tuple[bytes, ...] = ()) -> bytes:
+    data = bytearray(whole)
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        # Headers are short, and most of what can go wrong is in them.
+        size = min(len(data), 200) if chance.random() < 0.5 else len(data)
+        at, run = chance.randrange(size or 1), chance.randrange(1, 40)
+        how = chance.randrange(7 if tokens else 6)
+        if how == 0:
+            for _ in range(chance.choice((1, 2, 8))):
+                if data:
+                    data[chance.randrange(size or 1)] ^= 1 << chance.randrange(8)
+        elif how == 1:
+            del data[at:]
+        elif how == 2:
+            data[at : at + run] = chance.choice(
+                (bytes(run), b"\xff" * run, chance.randbytes(run), b"")
+            )
+        elif how == 3:
+            data[at:at] = data[at : at + run]
+        elif how == 4:
+            code = chance.choice("<>") + chance.choice("HIQ")
+            most = 256 ** struct.calcsize(code) - 1
+            number = chance.choice((0, 1, 20_000, most // 2, most // 2 + 1, most, most - 7))
+            data[at : at + struct.calcsize(code)] = struct.pack(code, min(number, most))
+        elif how == 5:
+            other = chance.randrange(size or 1)
+            data[at : at + run] = data[other : other + run]
+        else:
+            data[at:at] = chance.choice(tokens)
+    return bytes(data)
+
+
+def mended(png: bytes) -> bytes:
+    """Return a PNG whose checksums are right as far as its chunks can be told apart."""
+    parts, at = [png[:8]], 8
+    while at + 12 <= len(png):
+        (size,) = struct.unpack(">I", png[at : at + 4])
+        chunk = png[at + 4 : at + 8 + size]
+        parts.append(png[at : at + 4] + chunk + struct.pack(">I", zlib.crc32(chunk)))
+        at += 12 + size
+    return b"".join(parts)
+
+
+def rezipped(whole: bytes, chance: random.Random) -> bytes:
+    """Return an archive with right checksums and damage inside of one of its files."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(stream, "w") as new:
+        hit = chance.choice(old.namelist())
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, mutated(data, chance) if name == hit else data)
+    return stream.getvalue()
+
+
+def read_image(kind: str, file: Path) -> None:
+    from dspt.backbone.image import Preprocessing, open_image
+
+    for item in (file, io.BytesIO(file.read_bytes())):
+        view = Preprocessing(SIDE, SIDE).test_view(image := open_image(item))
+        assert image.mode == "RGB"
+        assert (view.shape, view.dtype) == ((SIDE, SIDE, 3), np.uint8)
+
+
+def read_table(kind: str, file: Path) -> None:
+    from dspt.data import coop, open_dataset
+    from dspt.labelfiles import read_labels
+
+    if kind.startswith("labels"):
+        key = "#labels" if kind.endswith(("npz", "pt")) else ""
+        labels = read_labels(f"{file}{key}", 3, 6, LABELS)
+        assert (labels.shape, labels.dtype) == ((6,), np.int64)
+        assert 0 <= labels.min() <= labels.max() < 3
+        return
+    if kind.endswith("json"):
+        found = coop.list_images(coop.find("dtd"), file.parent.parent)
+        assert all(
+            0 <= label < len(found.class_names) and len(found.files[split]) == len(labels)
+            for split, labels in found.labels.items()
+            for label in labels
+        )
+        return
+    for skip_bad in (True, False):
+        found = open_dataset(file, skip_bad=skip_bad)
+        for split in (found.train, found.test):
+            assert len(split.items) == len(split.labels) > 0
+            assert 0 <= split.labels.min() <= split.labels.max() < len(found.class_names)
+            if found.holds_features:
+                np.testing.assert_allclose(np.linalg.norm(split.items, axis=1), 1, atol=1e-4)
+        "".join(found.class_names).encode()
+
+
+def child(which: str) -> None:
+    """Read all damaged files and print how often each kind was read, and how often told of."""
+    Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+    read, kinds, count = read_image, image_files(), IMAGES
+    if which != "images":
+        are_labels = which == "labels"
+        files = table_files().items()
+        kinds = {k: f for k, f in files if k.startswith(("labels", "split")) == are_labels}
+        read, count = read_table, TABLES
+    outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, whole in kinds.items():
+            read(kind, placed(folder, kind, whole))  # it is good; and imports are done
+        before = megabytes()
+        for kind in kinds:
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+            for number in range(count):
+                file = placed(folder, kind, damaged(kind, number))
+                with watched(kind, number):
+                    outcomes[kind][outcome(read, kind, file)] += 1
+        faulthandler.cancel_dump_traceback_later()
+    print(json.dumps({"outcomes": outcomes, "megabytes": megabytes() - before}))
+
+
+def outcome(read: Callable[[str, Path], None], kind: str, file: Path) -> str:
+    from dspt.errors import InputError
+
+    try:
+        read(kind, file)
+        return "read"
+    except InputError as error:
+        sentence = str(error)
+    assert len(sentence.splitlines()) == 1, repr(sentence)
+    assert len(sentence) <= LONGEST_SENTENCE, f"{len(sentence)} characters"
+    return "told"
+
+
+def placed(folder: str, kind: str, data: bytes) -> Path:
+    file = Path(folder, "dtd", kind if "." in kind else "image.jpg")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    return file
+
+
+@contextmanager
+def watched(kind: str, number: int) -> Iterator[None]:
+    """See to it that the block neither fails nor warns."""
+    where = f"damaged({kind!r}, {number})"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except BaseException as error:
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+    assert not told, f"{where}: {told[0].category.__name__}: {told[0].message}"
+
+
+def megabytes() -> float:
+    """Return the most memory that this process ever had."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (1024**2 if sys.platform == "darwin" else 1024)
+
+
+def run_child(which: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", __file__, which], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_damaged_images_are_read_or_told_of_in_one_sentence():
+    told = run_child("images")
+    outcomes = told["outcomes"]
+    assert sum(sum(one.values()) for one in outcomes.values()) >= 2_000
+    # The damage is neither so small nor so great that nothing is learnt from it.
+    assert all(one["told"] >= 3 for one in outcomes.values()), outcomes
+    assert sum(one.get("read", 0) for one in outcomes.values()) >= 300
+    assert told["megabytes"] < MOST_MEGABYTES
+
+
+@pytest.mark.parametrize("which", ["tables", "labels"])
+def test_damaged_tables_features_and_labels_are_read_or_told_of_in_one_sentence(which):
+    told = run_child(which)
+    outcomes = told["outcomes"]
+    assert sum(sum(one.values()) for one in outcomes.values()) >= 300
+    assert all(one["told"] >= 3 for one in outcomes.values()), outcomes
+    assert sum(one.get("read", 0) for one in outcomes.values()) >= 15
+    assert told["megabytes"] < MOST_MEGABYTES
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        sys.stdout.buffer.write(damaged(sys.argv[1], int(sys.argv[2])))
+    else:
+        child(sys.argv[1])
