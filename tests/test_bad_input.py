@@ -557,14 +557,7 @@ class TestUnreadableFolders:
                 told = train(public / "photos", *more)
             assert f"{public / 'photos' / part}: cannot be listed (Permission" in refused(told)
 
-    @pytest.mark.parametrize(
-        "mode",
-        [
-            0o000,
-            0o111,
-            0o444,
-        ],
-    )
+    @pytest.mark.parametrize("mode", [0o000, 0o111, 0o444])
     def test_the_folder_itself_is_named(self, train, public, mode):
         (public / "photos").chmod(mode)
         with as_somebody():

@@ -145,6 +145,15 @@ def test_features_and_context_gradient_equal_the_full_forward(checkpoints, data)
     )
 
 
+def test_a_name_that_ends_in_a_space_keeps_its_full_stop_apart_as_in_coop(checkpoints):
+    compare(checkpoints["base"], [":_", "a+_", "a+"], 4, "end", False, 2**31, seed=0)
+
+
+def test_a_name_of_millions_of_characters_is_refused_at_once(checkpoints):
+    with pytest.raises(InputError, match="it has 10000000 characters; no prompt has room"):
+        layout_context(checkpoints["base"], ["x" * 10_000_000, "dog"])
+
+
 def test_classes_in_chunks_give_the_same_gradient(checkpoints):
     names = [f"{a} {b}" for a in ("cat", "red panda", "dog") for b in "stuvwxyz"]
     for position in ["end", "middle"]:

@@ -14,10 +14,15 @@ class InputError(ValueError):
     """
 
     def __str__(self) -> str:
-        # The name of a file may hold a line break, and would make two lines of one sentence.
-        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().__str__())
+        # The name of a file may hold a line break, and would make two lines of one sentence; and a
+        # cell of a table may be longer than anybody reads.
+        text = super().__str__()
+        if len(text) > 2 * _HALF:
+            text = f"{text[:_HALF]} … {text[-_HALF:]}"
+        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+_HALF = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 

@@ -9,6 +9,7 @@ import csv
 import re
 import sys
 import tarfile
+import warnings
 from collections.abc import Iterator
 from numbers import Integral
 from pathlib import Path
@@ -255,7 +256,9 @@ def _load_pt(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
         # Nothing but this: what the rest of the program trusts is not asked for here.
         serialization.clear_safe_globals()
         serialization.add_safe_globals(allowed)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other protocols; what matters is an error
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except unpickle.Refused as error:
         raise InputError(f"{path}: {error}") from None
     except Exception as error:  # torch, zip and pickle all speak up here

@@ -57,6 +57,7 @@ def run(
     tower = open_text_tower(config, encoder.checkpoint)
     prompts = train.compile_prompts(dataset.class_names, config, tower)
     begin = train.start(prompts, config)
+    encoder.check_there(dataset.test)  # the train split, encoded first, looks for its own files
     if given is None:
         given = given_labels(dataset, spec, config.seed, encoder)
     problem = encode_problem(dataset, given, encoder)
@@ -223,7 +224,6 @@ def encode_problem(dataset: Dataset, given: np.ndarray, encoder: Encoder) -> tra
     chosen = np.arange(len(given))
     if config.shots:
         chosen = few_shot(dataset.train.best_labels, config.shots, config.seed)
-    encoder.check_there(dataset.test)  # the train split, encoded first, looks for its own files
     train_x, kept = encoder(dataset.train.take(chosen), "train", config.views)
     test_x, tested = encoder(dataset.test, "test")
     return train.Problem(

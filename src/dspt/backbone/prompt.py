@@ -40,9 +40,16 @@ def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
     return checkpoint.tokenizer.encode(text, add_special_tokens=False).ids
 
 
+# No text of 77 tokens is longer; a tokenizer would work for minutes on a name of millions.
+LONGEST_NAME = 1000
+
+
 def clean_name(name: str) -> str:
-    """Return a class name as it stands in a prompt: "_" becomes " " and outer spaces go."""
-    return name.replace("_", " ").strip()
+    """Return a class name as it stands in a prompt: "_" becomes " ", as in CoOp.
+
+    Spaces at its end stay: "a+_" and "a+" differ in a prompt, as "+." is one word to the tokenizer.
+    """
+    return name.replace("_", " ")
 
 
 def layout_context(
@@ -130,9 +137,14 @@ def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
 
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
     """The tokens of the name, and those of the full stop behind it."""
-    if not isinstance(name, str) or not clean_name(name):
+    if not isinstance(name, str) or not clean_name(name).strip():
         raise InputError(
             f"class name {name!r}: it is empty; every class needs a name to be prompted with"
+        )
+    if len(name) > LONGEST_NAME:
+        raise InputError(
+            f"class name {name[:60]!r}...: it has {len(name)} characters; no prompt has room for more "
+            f"than {LONGEST_NAME}"
         )
     name = clean_name(name)
     with_stop = tokenize(checkpoint, name + ".")
