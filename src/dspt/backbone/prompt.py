@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from dspt.backbone.checkpoint import Checkpoint
+from dspt.data.dataset import LONGEST_NAME
 from dspt.errors import InputError
 from dspt.seeds import Stream
 
@@ -38,10 +39,6 @@ class Layout:
 def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
     """Return the token ids of `text` without start and end tokens."""
     return checkpoint.tokenizer.encode(text, add_special_tokens=False).ids
-
-
-# No text of 77 tokens is longer; a tokenizer would work for minutes on a name of millions.
-LONGEST_NAME = 1000
 
 
 def clean_name(name: str) -> str:

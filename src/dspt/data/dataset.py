@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from dspt.errors import Fault, InputError
 from dspt.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
+
+# No prompt has room for more characters.
+LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,50 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
         if count > 0:
             held[rows[Stream(seed, "split", name).permutation(len(rows))[:count]]] = True
     return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))
+
+
+def finished(
+    dataset: Dataset,
+    test: Split | None,
+    *,
+    where: str,
+    missing: str,
+    seed: int,
+    test_fraction: float,
+) -> Dataset:
+    """Return `dataset` with its test split, held out of the train split if it is None.
+
+    `where` and `missing` begin the note that says so. Every class that is tested must be trained.
+    """
+    names, train, notes = dataset.class_names, dataset.train, list(dataset.notes)
+    check_names(names, where)
+    if not len(train.labels):
+        raise InputError(f"{where}: no images to train with; it needs a train split")
+    if test is None:
+        train, test = hold_out(train, names, seed, test_fraction)
+        notes.append(
+            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} "
+            f"images, drawn from each class with seed {seed}, are held out as the test split."
+        )
+    if not len(test.labels):
+        raise InputError(f"{where}: no images to test with; add some to each class")
+    trained = np.zeros(len(names), bool)
+    tested = trained.copy()
+    trained[train.labels] = True
+    untrained = [names[c] for c in np.flatnonzero(~trained)]
+    for split, seen in ((train, trained), (test, tested)):
+        seen[split.labels] = True
+        if split.true_labels is not None:
+            seen[split.true_labels] = True
+    alone = [names[c] for c in np.flatnonzero(tested & ~trained)]
+    if alone:
+        raise InputError(
+            f"{where}: class {listed(alone)} is in the test split only; "
+            "test images must belong to a class that is trained"
+        )
+    if untrained:
+        notes.append(f"No train image of {where} is labelled {listed(untrained)}.")
+    return replace(dataset, train=train, test=test, notes=tuple(notes))
 
 
 def check_names(names: Sequence[str], where: str) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split
-from dspt.data.manifest import LONGEST_NAME
+from dspt.data.dataset import LONGEST_NAME, Dataset, Split
 from dspt.errors import InputError
 
 SUFFIXES = (".npz", ".safetensors")

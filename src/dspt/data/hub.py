@@ -17,8 +17,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, listed
-from dspt.data.manifest import finished
+from dspt.data.dataset import Dataset, Split, finished, listed
 from dspt.errors import Fault, InputError, summary
 
 _QUERY = ("image", "label", "true_label", "train", "test")

@@ -1,32 +1,26 @@
 """Manifests: tables that name an image file and its label in each row.
 
-Columns are `path` and `label`, and may be `true_label` and `split`, in any order. Lines of a text
-file are counted from 1, the header among them; rows of a Parquet file from 0.
+Columns are `path` and `label`, and may be `true_label` and `split`, in any order.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, check_names, hold_out, listed
+from dspt.data.dataset import LONGEST_NAME, Dataset, Split, check_names, finished, listed
 from dspt.data.paths import Paths
+from dspt.data.tables import NULL, Table, open_table, quoted
+from dspt.data.tables import SUFFIXES as SUFFIXES
 from dspt.errors import NAMED, Fault, InputError, summary
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
-# Characters in the name of a class: no prompt has room for more.
-LONGEST_NAME = 1_000
-
-_COLUMNS = ("path", "label", "true_label", "split")
 _TRAIN, _TEST, _VALIDATION = range(3)
 _SPLITS = {
     **{"train": _TRAIN, "training": _TRAIN, "test": _TEST},
@@ -38,8 +32,6 @@ _NUMBER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _WINDOWS_ABSOLUTE = re.compile(r"[A-Za-z]:[\\/]|\\")
 # No system knows longer ones.
 _LONGEST_PATH = 32_767
-# No line of a table is that long; reading one whole could exhaust the memory.
-_LONGEST_LINE = 1 << 20
 
 
 def read(
@@ -59,7 +51,7 @@ def read(
     rows, validation rows take their place, or `test_fraction` of each class is held out.
     """
     base = path.parent if root is None else root
-    with _open(path) as table:
+    with open_table(path) as table:
         rows = _read_rows(table, path, base, skip_bad)
     if not rows.seen:
         raise InputError(f"{path}: it has a header and no rows; add a row for each image")
@@ -88,60 +80,6 @@ def read(
         seed=seed,
         test_fraction=test_fraction,
     )
-
-
-def finished(
-    dataset: Dataset,
-    test: Split | None,
-    *,
-    where: str,
-    missing: str,
-    seed: int,
-    test_fraction: float,
-) -> Dataset:
-    """Return `dataset` with its test split, held out of the train split if it is None.
-
-    `where` and `missing` begin the note that says so. Every class that is tested must be trained.
-    """
-    names, train, notes = dataset.class_names, dataset.train, list(dataset.notes)
-    check_names(names, where)
-    if not len(train.labels):
-        raise InputError(f"{where}: no images to train with; it needs a train split")
-    if test is None:
-        train, test = hold_out(train, names, seed, test_fraction)
-        notes.append(
-            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} "
-            f"images, drawn from each class with seed {seed}, are held out as the test split."
-        )
-    if not len(test.labels):
-        raise InputError(f"{where}: no images to test with; add some to each class")
-    trained = np.zeros(len(names), bool)
-    tested = trained.copy()
-    trained[train.labels] = True
-    untrained = [names[c] for c in np.flatnonzero(~trained)]
-    for split, seen in ((train, trained), (test, tested)):
-        seen[split.labels] = True
-        if split.true_labels is not None:
-            seen[split.true_labels] = True
-    alone = [names[c] for c in np.flatnonzero(tested & ~trained)]
-    if alone:
-        raise InputError(
-            f"{where}: class {listed(alone)} is in the test split only; "
-            "test images must belong to a class that is trained"
-        )
-    if untrained:
-        notes.append(f"No train image of {where} is labelled {listed(untrained)}.")
-    return replace(dataset, train=train, test=test, notes=tuple(notes))
-
-
-@dataclass
-class _Table:
-    """The rows of a manifest: their number, and the cells of `columns` or what is wrong with it."""
-
-    columns: tuple[str, ...]
-    others: list[str]
-    unit: str
-    rows: Iterator[tuple[int, Sequence[str] | str]]
 
 
 @dataclass
@@ -173,7 +111,7 @@ class _Rows:
             self.faults.append(Fault(self.place(number), reason))
 
 
-def _read_rows(table: _Table, path: Path, base: Path, keep_all: bool) -> _Rows:
+def _read_rows(table: Table, path: Path, base: Path, keep_all: bool) -> _Rows:
     """Give the rows of `table`, their labels numbered in order of appearance."""
     found = _Rows(table.unit, "split" not in table.columns, keep_all)
     at = {name: i for i, name in enumerate(table.columns)}
@@ -237,17 +175,14 @@ def _fault(name: str, label: str, true: str) -> str:
     if not label:
         return "the label is empty"
     if "\0" in name or "\0" in label or "\0" in true:
-        return _NULL
+        return NULL
     if len(name) > _LONGEST_PATH:
         return f"the path has {len(name)} characters, and no path can have so many"
     if max(len(label), len(true)) > LONGEST_NAME:
         return f"a label is longer than {LONGEST_NAME} characters, for which no prompt has room"
     if os.name != "nt" and _WINDOWS_ABSOLUTE.match(name):
-        return f"{_quoted(name)} is an absolute Windows path, which leads nowhere on this system"
+        return f"{quoted(name)} is an absolute Windows path, which leads nowhere on this system"
     return ""
-
-
-_NULL = "there is a null byte in it"
 
 
 class _Slashes:
@@ -272,7 +207,7 @@ def _split_code(written: str, path: Path, place: str) -> int:
     code = _SPLITS.get(written.strip().lower())
     if code is None:
         raise InputError(
-            f"{path}: split is {_quoted(written)} at {place}; expected train, test or val"
+            f"{path}: split is {quoted(written)} at {place}; expected train, test or val"
         )
     return code
 
@@ -309,7 +244,7 @@ def _classes(
         for text, row in zip(texts, first, strict=True):
             if text not in position:
                 raise InputError(
-                    f"{path}: label {_quoted(text)} at {rows.place(row)} is not a name in "
+                    f"{path}: label {quoted(text)} at {rows.place(row)} is not a name in "
                     f"{class_names}; correct it, or add the name"
                 )
         classes = [position[text] for text in texts]
@@ -426,229 +361,3 @@ def _known(split: Split, name: str, notes: list[str]) -> Split:
         return split
     notes.append(f"No true label is given in the {name} split.")
     return Split(split.items, split.labels)
-
-
-def _open(path: Path) -> AbstractContextManager[_Table]:
-    return _parquet(path) if path.suffix.lower() == ".parquet" else _text(path)
-
-
-@contextmanager
-def _text(path: Path) -> Iterator[_Table]:
-    """Give the table in a text file."""
-    with _opened(path) as file:
-        nulls: list[int] = []
-        lines = _lines(file, path, nulls)
-        above, header = next(((i, line) for i, line in lines if line.strip()), (0, ""))
-        if not header:
-            raise InputError(f"{path}: it is empty; {_WANTED}")
-        if nulls:
-            raise InputError(f"{path}: its header has null bytes; save it as UTF-8 text")
-        delimiter, cells = _header(path, above, header)
-        columns, others = _columns(path, cells)
-        rows = _cells(path, lines, above, nulls, delimiter, cells, columns)
-        yield _Table(tuple(columns), others, "line", rows)
-
-
-def _opened(path: Path) -> TextIO:
-    try:
-        return open(path, encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-_WANTED = "expected a header with the columns path and label, then a row for each image"
-
-
-def _lines(file: TextIO, path: Path, nulls: list[int]) -> Iterator[tuple[int, str]]:
-    """Give the lines of `file` and their numbers; those with null bytes are put into `nulls`."""
-    number = 0
-    try:
-        while line := file.readline(_LONGEST_LINE):
-            number += 1
-            if len(line) == _LONGEST_LINE:
-                raise InputError(
-                    f"{path}: line {number} is longer than {_LONGEST_LINE} characters; "
-                    "see whether it is a table with a row for each image"
-                )
-            if "\0" in line:
-                nulls.append(number)
-                line = line.replace("\0", "")  # some versions of csv stop at them
-            yield number, line
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{path}: line {_undecodable(path)} is not UTF-8 text; save the file as UTF-8"
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _undecodable(path: Path) -> int:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return 1
-
-
-def _too_long(path: Path, number: int) -> str:
-    return (
-        f"{path}: a cell at line {number} is longer than {csv.field_size_limit()} characters; "
-        "see whether a quote is not closed there"
-    )
-
-
-def _header(path: Path, number: int, line: str) -> tuple[str, list[str]]:
-    """Give the delimiter that parts the header into the most wanted columns, and its cells."""
-    found: list[tuple[str, list[str]]] = []
-    for delimiter in ("\t", ",", ";") if path.suffix.lower() == ".tsv" else (",", ";", "\t"):
-        try:
-            cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
-        except csv.Error:
-            raise InputError(_too_long(path, number)) from None
-        found.append((delimiter, cells))
-    return max(found, key=lambda pair: (_wanted_in(pair[1]), len(pair[1])))
-
-
-def _wanted_in(header: Sequence[str]) -> int:
-    return sum(name.strip().lower() in _COLUMNS for name in header)
-
-
-def _columns(path: Path, header: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Give the position of each wanted column, and the names of the others."""
-    columns: dict[str, int] = {}
-    others: list[str] = []
-    for i, written in enumerate(header):
-        name = written.strip().lower()
-        if name in columns:
-            raise InputError(f"{path}: column {name!r} is there twice; keep one of them")
-        if name in _COLUMNS:
-            columns[name] = i
-        else:
-            others.append(_short(written.strip()))
-    missing = [name for name in _COLUMNS[:2] if name not in columns]
-    if missing:
-        shown = [_short(name.strip()) for name in header]
-        raise InputError(
-            f"{path}: has no column {' and no column '.join(map(repr, missing))}; "
-            f"found {listed(shown, 10)}, {_WANTED}"
-        )
-    return columns, others
-
-
-def _cells(
-    path: Path,
-    lines: Iterator[tuple[int, str]],
-    above: int,
-    nulls: list[int],
-    delimiter: str,
-    header: Sequence[str],
-    columns: dict[str, int],
-) -> Iterator[tuple[int, Sequence[str] | str]]:
-    """Give the number of each row that is not blank, and its wanted cells or what is wrong."""
-    reader = csv.reader(
-        (line for _, line in lines), delimiter=delimiter, skipinitialspace=True, strict=True
-    )
-    wanted, width, end = list(columns.values()), len(header), above
-    while True:
-        start = end + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            # What follows a broken quote cannot be told apart, so no row is left out here.
-            if "field limit" in str(error):
-                raise InputError(_too_long(path, start)) from None
-            raise InputError(
-                f"{path}: the quotes at line {start} are not closed or not followed by "
-                f"{delimiter!r}; write a quote inside of quotes twice"
-            ) from None
-        end = above + reader.line_num
-        if cells is None:
-            return
-        if nulls:
-            nulls.clear()
-            yield start, _NULL
-        elif len(cells) != width:
-            if len(cells) > 1 or (cells and cells[0].strip()):
-                yield start, f"{len(cells)} cells instead of {width}"
-        else:
-            chosen = [cells[i] for i in wanted]
-            if end > start and any("\n" in cell or "\r" in cell for cell in chosen):
-                raise InputError(
-                    f"{path}: a cell runs from line {start} to line {end}; "
-                    "see whether a quote is not closed there"
-                )
-            yield start, chosen
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[_Table]:
-    """Give the table in a Parquet file."""
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        # Read as it is used: whole row groups may be as large as the file.
-        file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
-        schema = file.schema_arrow
-    except Exception as error:  # Arrow, Thrift and the operating system all speak up here
-        raise InputError(f"{path}: {_reason(error)}") from None
-    with file:
-        columns, others = _columns(path, schema.names)
-        for name, i in columns.items():
-            _check_type(path, name, schema.field(i).type)
-        names = [schema.names[i] for i in columns.values()]
-        yield _Table(tuple(columns), others, "row", _parquet_rows(path, file, names))
-    pyarrow.default_memory_pool().release_unused()  # it would keep what the file took
-
-
-def _check_type(path: Path, name: str, kind: Any) -> None:
-    from pyarrow import types
-
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    is_text = types.is_string(value) or types.is_large_string(value) or types.is_null(value)
-    is_number = types.is_integer(value) and name in ("label", "true_label")
-    if not (is_text or is_number):
-        wanted = "text or whole numbers" if name in ("label", "true_label") else "text"
-        raise InputError(f"{path}: column {name!r} holds {_short(str(kind))}; expected {wanted}")
-
-
-def _parquet_rows(
-    path: Path, file: Any, names: Sequence[str]
-) -> Iterator[tuple[int, Sequence[str] | str]]:
-    number = 0
-    batches = file.iter_batches(batch_size=8192, columns=list(names), use_threads=False)
-    while True:
-        try:
-            batch = next(batches, None)
-            if batch is None:
-                return
-            parts = [_texts(batch.column(batch.schema.get_field_index(name))) for name in names]
-        except Exception as error:  # a damaged page, or text that is not UTF-8
-            raise InputError(f"{path}: {_reason(error)}") from None
-        for cells in zip(*parts, strict=True):
-            yield number, cells
-            number += 1
-
-
-def _texts(column: Any) -> list[str]:
-    import pyarrow
-
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return [text or "" for text in column.cast(pyarrow.large_string()).to_pylist()]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.errno:
-        return f"cannot be read ({error.strerror})"
-    return f"not a readable Parquet file ({_short(' '.join(str(error).split()), 120)})"
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _quoted(text: str) -> str:
-    return repr(_short(text))
