@@ -7,8 +7,9 @@ BIN := .venv/bin
 demo: .venv/.installed
 	$(BIN)/dspt demo
 
+# One thread a process: the processes share the cores.
 test: .venv/.installed lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8
 
 test-slow: .venv/.installed
 	$(BIN)/pytest -m slow
