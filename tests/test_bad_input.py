@@ -711,7 +711,7 @@ class TestManifests:
         bad = ["x.png", "dog", "train"]
         bad[column] = "x" * 10_000_000
         file = table(tmp_path / "m.csv", [*rows, tuple(bad)])
-        assert "line 17 is longer than 1048576 characters" in refused(train(file))
+        assert "line 17: it is longer than 1048576 characters" in refused(train(file))
         file = tmp_path / "m.parquet"
         columns = zip(*rows, bad, strict=True)
         pq.write_table(pa.table(dict(zip(("path", "label", "split"), columns, strict=True))), file)

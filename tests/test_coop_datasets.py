@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dspt.data import check as checking
-from dspt.data import coop
+from dspt.data import coop, open_dataset
 from dspt.data.check import check, lines, table
 from dspt.data.coop import Entry, find, read
 from dspt.data.paths import Paths
@@ -242,15 +242,19 @@ class TestRead:
         assert "2 of 5 train and test images" in str(error.value)
         assert f"{base}/a/1.png: no such file; {base}/b/2.png: no such file" in str(error.value)
 
-    def test_missing_images_are_left_out_on_demand_and_no_label_moves(self, tmp_path):
-        (zoo(tmp_path) / "zoo" / "pictures" / "a" / "1.png").unlink()
+    def test_missing_images_keep_their_place_on_demand_so_that_noise_counts_as_ever(self, tmp_path):
+        whole = read(SMALL, zoo(tmp_path))
+        (tmp_path / "zoo" / "pictures" / "a" / "1.png").unlink()
         found = read(SMALL, tmp_path, skip_bad=True)
-        assert [item[-7:] for item in found.train.items] == ["b/1.png", "a/2.png"]
-        assert found.train.labels.tolist() == [2, 1]
-        assert found.class_names == ("Yak", "ant", "red_panda")
-        (fault,) = found.skipped
-        assert fault.name == str(tmp_path / "zoo" / "pictures" / "a" / "1.png")
-        assert (fault.reason, fault.split) == ("no such file", "train")
+        assert list(found.train.items) == list(whole.train.items)
+        assert found.train.labels.tolist() == whole.train.labels.tolist()
+
+    def test_the_folder_of_a_dataset_is_known_by_its_split_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(coop, "DATASETS", (SMALL,))
+        folder = zoo(tmp_path) / "zoo"
+        assert coop.at(folder) is SMALL
+        assert open_dataset(folder).class_names == ("Yak", "ant", "red_panda")
+        assert coop.at(tmp_path) is None
 
     def test_a_split_without_any_image_is_refused_even_then(self, tmp_path):
         zoo(tmp_path)

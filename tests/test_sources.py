@@ -190,6 +190,37 @@ class TestNamedDatasets:
         assert [row["split"] for row in rows] == ["train"]
         assert rows[0]["item"].endswith("train_2.jpg")
 
+    def test_an_image_that_is_left_out_changes_nobody_elses_label(self, dspt, clip, pets):
+        options = ("--root", pets, "--model", clip, "--epochs", 1, "--skip-bad", "--json", "-q")
+        labels = {}
+        for kind in ("sym:0.5", "inst:0.5"):
+            for out in ("whole", "less"):
+                if out == "less":
+                    (pets / "oxford_pets" / "images" / "train_2.jpg").unlink()
+                folder = f"{kind[:3]}-{out}"
+                status, _, errors = dspt(
+                    "train", "pets", *options, "--noise", kind, "--out", folder
+                )
+                assert status == 0, errors
+                labels[folder] = noise.read_labels(f"{folder}/labels.csv", 3, 6)
+            photo(pets / "oxford_pets" / "images" / "train_2.jpg", 2)
+        np.testing.assert_array_equal(labels["sym-whole"], labels["sym-less"])
+        # The flips are the same; what an image is taken for is measured against the others.
+        flipped = [labels[name] != np.arange(6) % 3 for name in ("ins-whole", "ins-less")]
+        np.testing.assert_array_equal(*flipped)
+
+    def test_the_root_of_the_environment_is_nothing_to_a_manifest(
+        self, dspt, clip, pets, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("DSPT_ROOT", str(pets))
+        status, _, errors = dspt("zeroshot", manifest(tmp_path), "--model", clip, "--json", "-q")
+        assert status == 0, errors
+
+    def test_class_names_go_with_a_manifest_alone(self, dspt, pets):
+        status, _, errors = dspt("train", "pets", "--root", pets, "--class-names", "names.txt")
+        assert status == 2
+        assert "class names names.txt: they go with a manifest" in errors
+
     def test_only_ucf101_needs_preparing(self, dspt, pets):
         status, _, errors = dspt("data", "prepare", "pets", "--root", pets)
         assert (status, errors) == (
@@ -244,6 +275,12 @@ class TestNoise:
             for kind in ("sym:0.4", "file:given.csv")
         ]
         assert losses[0] == losses[1]
+
+    def test_none_writes_the_labels_as_they_come(self, dspt, tmp_path):
+        source = manifest(tmp_path)
+        assert dspt("noise", source, "--noise", "none", "--out", "given.csv", "-q")[0] == 0
+        given = noise.read_labels("given.csv", 3, 24)
+        np.testing.assert_array_equal(given, open_dataset(source).train.labels)
 
     def test_of_instances_looks_at_the_features_of_the_images(self, text_tower, tmp_path):
         source = feature_file(tmp_path / "pets.npz")

@@ -41,8 +41,8 @@ Data = Annotated[
 Root = Annotated[
     Path | None,
     typer.Option(
-        envvar="DSPT_ROOT",
-        help="Where named datasets lie, in CoOp's layout; for a manifest, where its relative paths start.",
+        help="Where named datasets lie, in CoOp's layout (default: $DSPT_ROOT); for a manifest, where its "
+        "relative paths start.",
     ),
 ]
 ClassNames = Annotated[
@@ -211,6 +211,8 @@ def zeroshot(
         f"{result['data']}, {result['samples']} test images, {result['classes']} classes",
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
 
 
 @app.command(name="eval")
@@ -244,6 +246,8 @@ def evaluate_run(
     _print_table(f"{run} on {result['data']}, {result['samples']} test images", rows[:21])
     if len(rows) > 21:
         print(f"and {len(rows) - 21} more classes, all better; --json lists them")
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
 
 
 @app.command()
@@ -358,6 +362,8 @@ def make_noise(
     for one in result["most_common"][:5]:
         print(f"  {one['true']} -> {one['given']}: {one['count']}")
     print(f"picture: {result['picture']}")
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
 
 
 @app.command(name="methods")

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from dspt import noise, plots
+from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset
 from dspt.errors import InputError
 from dspt.labelfiles import write_labels
+from dspt.pipeline import Encoder, given_labels, say_notes
 from dspt.progress import Reporter
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
@@ -37,7 +39,11 @@ def mislabel(
     if picture.suffix.lower() not in _PICTURES:
         raise InputError(f"{picture}: expected a {', '.join(_PICTURES)} file for the picture")
     true, names = dataset.train.best_labels, dataset.class_names
-    given = _given(dataset, spec, seed, model, reporter, skip_bad)
+    say_notes(dataset, reporter)
+    encoder = None
+    if spec.needs_features:
+        encoder = Encoder(open_checkpoint(model), Config(model=model), reporter, skip_bad=skip_bad)
+    given = given_labels(dataset, spec, seed, encoder)
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)
     order = np.flatnonzero(wrong)[np.argsort(-counts[wrong], kind="stable")]
@@ -63,26 +69,10 @@ def mislabel(
             }
             for i in order[:10]
         ],
+        "skipped": len(dataset.skipped) + (len(encoder.skipped) if encoder else 0),
         "file": str(out),
         "picture": str(picture),
     }
-
-
-def _given(
-    dataset: Dataset,
-    spec: noise.NoiseSpec,
-    seed: int,
-    model: str,
-    reporter: Reporter,
-    skip_bad: bool,
-) -> np.ndarray:
-    if not spec.needs_features:
-        return spec.apply(dataset.train.best_labels, len(dataset.class_names), seed)
-    from dspt.backbone.checkpoint import open_checkpoint
-    from dspt.pipeline import Encoder, given_labels
-
-    encoder = Encoder(open_checkpoint(model), Config(model=model), reporter, skip_bad=skip_bad)
-    return given_labels(dataset, spec, seed, encoder)
 
 
 def _most_wrong(true: np.ndarray, given: np.ndarray, classes: int) -> np.ndarray:

@@ -29,6 +29,13 @@ def item_name(item: Any, position: int) -> str:
     return os.fspath(item) if _is_path(item) else f"image {position}"
 
 
+def name_in(items: Any, position: int) -> str:
+    """Return what to call the image at `position`, if its source knows a better name than that."""
+    if hasattr(items, "name"):
+        return items.name(position)
+    return item_name(items[position], position)
+
+
 def _is_path(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike))
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from queue import Empty, Full, Queue
@@ -100,11 +100,12 @@ class Decoder:
         depth = 2 * self._workers + 64 // (size * self.look.rows)
         while chunk := list(islice(rest, size)):
             entries = [(i, items[i]) for i in chunk]
-            queue.append((_names(entries), self._pool(in_processes).submit(_see, entries, look)))
+            future = self._pool(in_processes).submit(_see, entries, look)
+            queue.append((f"{_name(entries[0])} to {_name(entries[-1])}", future))
             if len(queue) > depth:
-                yield from _result(*queue.popleft())
+                yield from _named(items, _result(*queue.popleft()))
         while queue:
-            yield from _result(*queue.popleft())
+            yield from _named(items, _result(*queue.popleft()))
 
     def _pool(self, in_processes: bool) -> Executor:
         if in_processes not in self._pools:
@@ -192,13 +193,16 @@ def _see(entries: Sequence[tuple[int, Any]], look: Look | None) -> list[Seen]:
     return seen
 
 
-def _names(entries: Sequence[tuple[int, Any]]) -> str:
-    names = [contents.item_name(item, i) for i, item in (entries[0], entries[-1])]
-    return (
-        names[0]
-        if len(entries) == 1
-        else f"one of the {len(entries)} from {names[0]} to {names[1]}"
-    )
+def _name(entry: tuple[int, Any]) -> str:
+    return contents.item_name(entry[1], entry[0])
+
+
+def _named(items: Any, seen: list[Seen]) -> Iterator[Seen]:
+    """Give what was seen, faults under the names that the source has for its images."""
+    for one in seen:
+        if one.fault and hasattr(items, "name"):
+            one = replace(one, fault=replace(one.fault, name=items.name(one.position)))
+        yield one
 
 
 def _result(names: str, future: Future[list[Seen]]) -> list[Seen]:
@@ -206,7 +210,7 @@ def _result(names: str, future: Future[list[Seen]]) -> list[Seen]:
         return future.result()
     except BrokenProcessPool:
         raise InputError(
-            f"a process that reads images died, perhaps at {names}, for want of memory or because "
+            f"a process that reads images died, perhaps at one of {names}, for want of memory or because "
             "of a damaged image; try fewer --workers, or remove that image"
         ) from None
 

@@ -14,7 +14,7 @@ from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.data.folder import IMAGE_SUFFIXES
 from dspt.errors import InputError
-from dspt.pipeline import Encoder, open_text_tower
+from dspt.pipeline import Encoder, open_text_tower, say_notes
 from dspt.progress import Reporter
 
 
@@ -23,6 +23,7 @@ def zero_shot(
 ) -> dict[str, Any]:
     """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
     dataset = open_dataset(source, skip_bad=skip_bad)
+    say_notes(dataset, reporter)
     tower = open_text_tower(config)
     encoder = Encoder(tower.checkpoint, config, reporter, skip_bad=skip_bad)
     features, tested = encoder(dataset.test, "test")
@@ -35,7 +36,7 @@ def zero_shot(
         "data": dataset.name,
         "model": config.model,
         "samples": len(labels),
-        "skipped": len(encoder.skipped),
+        "skipped": len(dataset.skipped) + len(encoder.skipped),
         "classes": len(dataset.class_names),
         "accuracy": found[config.template],
         "templates": found,
@@ -48,12 +49,13 @@ def evaluate(
     """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent."""
     classifier = load(run)
     dataset = open_dataset(source, skip_bad=skip_bad)
+    say_notes(dataset, reporter)
     labels = _labels_of_run(dataset, classifier.class_names_, run)
-    features, skipped = dataset.test.items, 0
+    features, skipped = dataset.test.items, len(dataset.skipped)
     if not dataset.holds_features:  # else not even the checkpoint is needed
         encoder = classifier.encoder(reporter, skip_bad)
         features, tested = encoder(dataset.test, "test")
-        labels, skipped = labels[tested], len(encoder.skipped)
+        labels, skipped = labels[tested], skipped + len(encoder.skipped)
     right = train.predict(classifier.features(features), classifier.prototypes_) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
     hits = np.bincount(labels[right], minlength=len(counts))

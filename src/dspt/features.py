@@ -49,12 +49,12 @@ class BadImages(InputError):
         self.faults = dict(sorted(faults.items()))
         found = list(self.faults.values())
         if len(found) == 1:
-            sentence = f"{summary(found)}; replace it or leave it out"
+            sentence = f"{summary(found)}; replace it or leave it out, or give --skip-bad"
         else:
             count = len(found) if all_known else f"at least {len(found)}"
             sentence = (
                 f"{count} of {total} images cannot be used ({summary(found)}); replace them or "
-                "leave them out"
+                "leave them out, or give --skip-bad to go on without them"
             )
         super().__init__(sentence)
 
@@ -146,9 +146,7 @@ def check_there(items: Items) -> None:
 def _absent(items: Items) -> dict[int, Fault]:
     if isinstance(items, np.ndarray) or not isinstance(items[0], (str, os.PathLike)):
         return {}
-    return {
-        i: Fault(contents.item_name(items[i], i), "no such file") for i in contents.absent(items)
-    }
+    return {i: Fault(contents.name_in(items, i), "no such file") for i in contents.absent(items)}
 
 
 def embed(
@@ -257,7 +255,7 @@ def _add_copies(
     found = [i for i in bad if known[i]]
     reasons = {digests[i].tobytes(): bad[i].reason for i in found}
     for i in np.flatnonzero(known & packs.are_in(digests, digests[found])).tolist():
-        name = contents.item_name(items[i], i)
+        name = contents.name_in(items, i)
         bad.setdefault(i, Fault(name, reasons[digests[i].tobytes()]))
 
 

@@ -14,6 +14,8 @@ from dspt.seeds import Stream
 
 # Spread of the images' own rates around the asked one, as in the literature.
 SPREAD = 0.1
+# Rows looked at together: no second copy of all features is ever made.
+_ROWS = 65536
 
 
 def instance_noise(
@@ -30,8 +32,8 @@ def instance_noise(
         that their scale does not matter.
     """
     features = _checked(features, len(true))
-    centred = features - features.mean(axis=0)
-    centred /= centred.std() or 1.0
+    mean = features.mean(axis=0, dtype=np.float64)
+    spread = _spread(features, mean)
     flipped = Stream(seed, "noise", "instance", "flip").uniform(len(true)) < rates(
         len(true), rate, seed
     )
@@ -39,7 +41,7 @@ def instance_noise(
     noisy = true.copy()
     for k in np.unique(true[flipped]):
         rows = np.flatnonzero(flipped & (true == k))
-        likely = mistakes(centred[rows], int(k), num_classes, seed)
+        likely = mistakes((features[rows] - mean) / spread, int(k), num_classes, seed)
         # The last class ends at exactly 1, whatever the rounding of the sum.
         cumulative = likely.cumsum(axis=1)
         noisy[rows] = (place[rows, None] * cumulative[:, -1:] >= cumulative).sum(axis=1)
@@ -78,8 +80,18 @@ def _checked(features: np.ndarray, n: int) -> np.ndarray:
             f"features: expected {n} rows of numbers, one for each label, found {array.dtype} of "
             f"shape {array.shape}"
         )
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all():
-        row = int(np.argmin(np.isfinite(array).all(axis=1)))
-        raise InputError(f"features: expected finite numbers, found another at row {row}")
+    for start in range(0, n, _ROWS):
+        finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
+        if not finite.all():
+            row = start + int(np.argmin(finite))
+            raise InputError(f"features: expected finite numbers, found another at row {row}")
     return array
+
+
+def _spread(features: np.ndarray, mean: np.ndarray) -> float:
+    """Give the root of the mean square of the features around their mean."""
+    squares = sum(
+        float(np.square(features[start : start + _ROWS] - mean).sum())
+        for start in range(0, len(features), _ROWS)
+    )
+    return float(np.sqrt(squares / max(1, features.size))) or 1.0

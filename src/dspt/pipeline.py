@@ -49,8 +49,7 @@ def run(
     spec = noise.parse(noise_spec)
     # A held-out test set does not depend on the run's seed: all runs on a folder share one.
     dataset = open_dataset(source, skip_bad=skip_bad)
-    for note in dataset.notes:
-        reporter.say(f"note: {note}")
+    say_notes(dataset, reporter)
     encoder = Encoder(open_checkpoint(config.model), config, reporter, cache, skip_bad)
     # What is wrong with labels, names or words is found here, before images are encoded.
     given = None if spec.needs_features else given_labels(dataset, spec, config.seed)
@@ -99,6 +98,12 @@ def run(
     return result
 
 
+def say_notes(dataset: Dataset, reporter: Reporter) -> None:
+    """Tell the user what was decided for a dataset, such as which test split is used."""
+    for note in dataset.notes:
+        reporter.say(f"note: {note}")
+
+
 def given_labels(
     dataset: Dataset, spec: noise.NoiseSpec, seed: int, encoder: Encoder | None = None
 ) -> np.ndarray:
@@ -112,10 +117,11 @@ def given_labels(
         return split.labels
     if encoder is None or not spec.needs_features:
         return spec.apply(split.best_labels, classes, seed)
-    features, kept = encoder(split, "train")
-    given = split.best_labels.copy()
-    given[kept] = spec.apply(given[kept], classes, seed, features)
-    return given
+    found, kept = encoder(split, "train")
+    # An image that cannot be read counts as an average one, so that the others keep their draws.
+    features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
+    features[kept] = found
+    return spec.apply(split.best_labels, classes, seed, features)
 
 
 def _train(

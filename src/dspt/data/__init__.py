@@ -39,8 +39,8 @@ def open_dataset(
         file, the name of one of the paper's datasets or CIFAR, "hf:NAME" for a Hugging Face
         dataset, or "embedded". A folder of that name is "./embedded".
     root
-        Where named datasets lie, in CoOp's layout; and what relative paths in a manifest start
-        from, if not from the manifest's own folder.
+        Where named datasets lie, in CoOp's layout, $DSPT_ROOT by default; and what relative paths
+        in a manifest start from, if not from the manifest's own folder.
     class_names
         A text file with one class name a line, in the order of labels, for a manifest.
     seed, test_fraction
@@ -72,16 +72,23 @@ def _open(
     drawn: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "skip_bad": skip_bad}
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
+    if class_names is not None and suffix not in manifest.SUFFIXES:
+        raise InputError(
+            f"class names {class_names}: they go with a manifest, and {source} is none"
+        )
     if source == "embedded":
         return embedded.read()
     if source.startswith("hf:"):
         return hub.read(source, **drawn)
     # With --root a name is meant, even where a folder of that name is at hand.
     if root is not None or not os.path.exists(path):
+        where = root or os.environ.get("DSPT_ROOT")
         if paper := coop.find(source):
-            return coop.read(paper, root, skip_bad=skip_bad)
+            return coop.read(paper, where, skip_bad=skip_bad)
         if tiny := cifar.find(source):
-            return cifar.read(tiny, root)
+            return cifar.read(tiny, where)
+    if paper := coop.at(path):  # its folders are not classes, and its split is not a random one
+        return coop.read(paper, path.resolve().parent, skip_bad=skip_bad)
     if hub.is_saved(path):
         return hub.read(f"hf:{path}", **drawn)
     if os.path.isdir(path):

@@ -229,8 +229,9 @@ def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Da
     Raises
     ------
     InputError
-        If split files or images are missing or are not the ones the paper used. Images that are
-        missing one by one are left out with `skip_bad`.
+        If split files or images are missing or are not the ones the paper used. With `skip_bad`,
+        images that are missing one by one stay in the splits, so that noise and few-shot sampling
+        count as ever, and are left out when images are read.
     """
     root = given_root(entry, root)
     listing = list_images(entry, root)
@@ -244,34 +245,42 @@ def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Da
     faults: list[Fault] = []
     for split in USED:
         files = listing.files[split]
-        kept: list[int] = []
-        for i, file in enumerate(files):
-            if reason := there.lack(file):
-                faults.append(Fault(os.path.join(base, file), reason, split))
-            else:
-                kept.append(i)
-        items = Paths(os.path.join(base, files[i]) for i in kept)
-        splits[split] = Split(items, listing.labels[split][kept])
+        lacking = [
+            Fault(os.path.join(base, file), reason, split)
+            for file in files
+            if (reason := there.lack(file))
+        ]
+        if len(lacking) == len(files):
+            raise InputError(
+                f"{entry.name}: none of the {split} images is below {base}; put them there "
+                f"({entry.image_source})"
+            )
+        faults += lacking
+        items = Paths(os.path.join(base, file) for file in files)
+        splits[split] = Split(items, listing.labels[split])
     if faults and not skip_bad:
         raise InputError(
             f"{entry.name}: {len(faults)} of {entry.train + entry.test} train and test images "
             f"cannot be used ({summary(faults)}); put them there ({entry.image_source}), or give "
             "--skip-bad to go on without them"
         )
-    for split in USED:
-        if not len(splits[split].labels):
-            raise InputError(
-                f"{entry.name}: none of the {split} images is below {base}; put them there "
-                f"({entry.image_source})"
-            )
     return Dataset(
         entry.name,
         listing.class_names,
         splits["train"],
         splits["test"],
         template=entry.template,
-        skipped=tuple(faults),
     )
+
+
+def at(folder: Path) -> Entry | None:
+    """Return the dataset whose folder this is, known by its name and its split file."""
+    for entry in DATASETS:
+        if folder.resolve().name == entry.folder and all(
+            os.path.isfile(folder / file) for file in entry.split_files
+        ):
+            return entry
+    return None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ IMAGE_SUFFIXES = {
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
 }
 _EMPTY = "no images in it"
-_TEST_FOLDERS = ("test", "val", "valid")
+_TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
 def read(

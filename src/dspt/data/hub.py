@@ -65,6 +65,11 @@ class Images(Sequence[bytes | str]):
         taken._rows = self._rows[np.asarray(positions)]
         return taken
 
+    def name(self, index: int) -> str:
+        """Return what to call an image in a sentence: its row in the dataset, or its path."""
+        item = self[index]
+        return item if isinstance(item, str) else f"row {self._rows[index]}"
+
     def __repr__(self) -> str:
         return f"Images({len(self)} images)"
 

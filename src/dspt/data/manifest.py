@@ -61,7 +61,7 @@ def read(
 
     used, test_code = _used(rows, path, notes)
     names, labels, true = _classes(rows, path, class_names, used, notes)
-    used = _without_faults(rows, path, used, labels, true)
+    used = _without_faults(rows, path, used, labels)
     if class_names is None:
         names, labels, true = _present(names, labels, true, used)
     if true is not None:
@@ -284,19 +284,12 @@ def _names_in(file: Path) -> list[str]:
     return names
 
 
-def _without_faults(
-    rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarray, true: np.ndarray | None
-) -> np.ndarray:
+def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Give the positions in `used` of good rows; the others are added to the faults of `rows`."""
     before = np.full(len(labels), -1)
     for row, first in _duplicates(rows.hashes, rows.items, used):
         before[row] = first
-    unknown = np.zeros(len(labels), bool)
-    if true is not None:
-        for code in np.unique(rows.codes[used]):
-            own = used[rows.codes[used] == code]
-            unknown[own] = (true[own] < 0) & (true[own] >= 0).any()
-    is_bad = (before[used] >= 0) | (labels[used] < 0) | unknown[used]
+    is_bad = (before[used] >= 0) | (labels[used] < 0)
     bad, good = used[is_bad], used[~is_bad]
 
     def fault(row: int) -> Fault:
@@ -304,10 +297,8 @@ def _without_faults(
             reason = f"the same path as in {rows.place(rows.numbers[before[row]])}"
             if rows.codes[row] != rows.codes[before[row]]:
                 reason += ", which belongs to another split"
-        elif labels[row] < 0:
-            reason = "its label is below 0, which is no class"
         else:
-            reason = "its true label is empty, and those of other rows are not"
+            reason = "its label is below 0, which is no class"
         split = "" if rows.unsplit else _SPLIT_NAMES[rows.codes[row]]
         return Fault(rows.place(rows.numbers[row]), reason, split)
 
@@ -356,8 +347,14 @@ def _present(
 
 
 def _known(split: Split, name: str, notes: list[str]) -> Split:
-    """Give `split` without true labels if none of its rows has one."""
-    if split.true_labels is None or (split.true_labels >= 0).all():
+    """Give `split` with the labels themselves where no true ones are known."""
+    if split.true_labels is None or (known := split.true_labels >= 0).all():
         return split
-    notes.append(f"No true label is given in the {name} split.")
-    return Split(split.items, split.labels)
+    if not known.any():
+        notes.append(f"No true label is given in the {name} split.")
+        return Split(split.items, split.labels)
+    notes.append(
+        f"{(~known).sum()} of {len(known)} images of the {name} split have no true label; "
+        "their label counts as right."
+    )
+    return Split(split.items, split.labels, np.where(known, split.true_labels, split.labels))

@@ -40,18 +40,28 @@ def open_table(path: Path) -> AbstractContextManager[Table]:
 @contextmanager
 def _text(path: Path) -> Iterator[Table]:
     """Give the table in a text file."""
-    with _opened(path) as file:
-        nulls: list[int] = []
-        lines = _lines(file, path, nulls)
+    with _opened(path) as file, _wide_cells():
+        odd: list[str] = []
+        lines = _lines(file, path, odd)
         above, header = next(((i, line) for i, line in lines if line.strip()), (0, ""))
         if not header:
             raise InputError(f"{path}: it is empty; {_WANTED}")
-        if nulls:
-            raise InputError(f"{path}: its header has null bytes; save it as UTF-8 text")
+        if odd:
+            raise InputError(f"{path}: its header cannot be read, {odd[0]}; save it as UTF-8 text")
         delimiter, cells = _header(path, above, header)
         columns, others = _columns(path, cells)
-        rows = _cells(path, lines, above, nulls, delimiter, cells, columns)
+        rows = _cells(path, lines, above, odd, delimiter, cells, columns)
         yield Table(tuple(columns), others, "line", rows)
+
+
+@contextmanager
+def _wide_cells() -> Iterator[None]:
+    """Let csv read cells as long as lines may be: what is too long in them is told by the row."""
+    before = csv.field_size_limit(_LONGEST_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _opened(path: Path) -> TextIO:
@@ -64,19 +74,19 @@ def _opened(path: Path) -> TextIO:
 _WANTED = "expected a header with the columns path and label, then a row for each image"
 
 
-def _lines(file: TextIO, path: Path, nulls: list[int]) -> Iterator[tuple[int, str]]:
-    """Give the lines of `file` and their numbers; those with null bytes are put into `nulls`."""
+def _lines(file: TextIO, path: Path, odd: list[str]) -> Iterator[tuple[int, str]]:
+    """Give the lines of `file` and their numbers; what is wrong with one is put into `odd`."""
     number = 0
     try:
         while line := file.readline(_LONGEST_LINE):
             number += 1
             if len(line) == _LONGEST_LINE:
-                raise InputError(
-                    f"{path}: line {number} is longer than {_LONGEST_LINE} characters; "
-                    "see whether it is a table with a row for each image"
-                )
+                odd.append(f"it is longer than {_LONGEST_LINE} characters")
+                while line and not line.endswith("\n"):
+                    line = file.readline(_LONGEST_LINE)
+                line = "\n"
             if "\0" in line:
-                nulls.append(number)
+                odd.append(NULL)
                 line = line.replace("\0", "")  # some versions of csv stop at them
             yield number, line
     except UnicodeDecodeError:
@@ -146,7 +156,7 @@ def _cells(
     path: Path,
     lines: Iterator[tuple[int, str]],
     above: int,
-    nulls: list[int],
+    odd: list[str],
     delimiter: str,
     header: Sequence[str],
     columns: dict[str, int],
@@ -171,9 +181,9 @@ def _cells(
         end = above + reader.line_num
         if cells is None:
             return
-        if nulls:
-            nulls.clear()
-            yield start, NULL
+        if odd:
+            yield start, odd[0]
+            odd.clear()
         elif len(cells) != width:
             if len(cells) > 1 or (cells and cells[0].strip()):
                 yield start, f"{len(cells)} cells instead of {width}"
