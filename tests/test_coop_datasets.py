@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dspt.data import check as checking
+from dspt import check as checking
+from dspt.check import check, lines, table
 from dspt.data import coop, open_dataset
-from dspt.data.check import check, lines, table
 from dspt.data.coop import Entry, find, read
 from dspt.data.paths import Paths
 from dspt.errors import InputError

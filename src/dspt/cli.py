@@ -420,7 +420,7 @@ def list_data(json_output: Json = False) -> None:
 
         dspt data list
     """
-    from dspt.data.check import table
+    from dspt.check import table
 
     rows = table()
     if json_output:
@@ -458,7 +458,8 @@ def check_data(
 
         dspt data check food101 --root datasets/ --no-decode --json
     """
-    from dspt.data import check, cifar
+    from dspt import check
+    from dspt.data import cifar
 
     if tiny := cifar.find(name):
         found = check.check_cifar(tiny, root)

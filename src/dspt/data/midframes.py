@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspt.data import coop
-from dspt.data.check import Progress, in_threads
 from dspt.errors import Fault, InputError, summary
 from dspt.files import replacing
+from dspt.threads import Progress, in_threads
 
 if TYPE_CHECKING:
     from PIL import Image

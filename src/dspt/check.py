@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dspt.data import cifar, coop
 from dspt.data.coop import SPLITS, USED, Entry, Listing
 from dspt.errors import NAMED, Fault, InputError, summary
-
-Progress = Callable[[int, int], None]
+from dspt.threads import Progress, in_threads
 
 # What one screen of a terminal shows.
 _LINES, _COLUMNS = 24, 100
@@ -205,28 +202,6 @@ def _broken(file: str) -> Fault | None:
     except BadImage as error:
         return Fault(file, error.reason)
     return None
-
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
-
-def in_threads(
-    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int | None = None
-) -> Iterator[_Result]:
-    """Give `work(item)` for each item, in their order, with a few of them under way at a time."""
-    workers = workers or min(8, os.cpu_count() or 1)
-    pool = ThreadPoolExecutor(workers)
-    ahead: deque[Future[_Result]] = deque()
-    try:
-        for item in items:
-            ahead.append(pool.submit(work, item))
-            if len(ahead) >= 4 * workers:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def lines(report: Report) -> list[str]:
