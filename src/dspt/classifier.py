@@ -35,7 +35,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     model : str
         CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded".
     method : str
-        "dspt", "coop", "mae" or "zero-shot".
+        "dspt", "coop", "gce", "nlprompt", ...: the names that `dspt methods` lists.
     options : dict, optional
         Hyper-parameters of the method.
     class_names : sequence of str, optional
