@@ -13,7 +13,7 @@ from problems import NAMES, features
 from scipy.stats import norm
 from torch.testing import assert_close
 
-from dspt import losses, methods, train
+from dspt import learners, losses, methods, train
 from dspt.config import Config
 from dspt.errors import InputError
 from dspt.methods import METHODS, joapr
@@ -269,13 +269,12 @@ class TestAll:
         tower = open_text_tower(config)
         (x, _), y = features(80), np.random.default_rng(0).integers(0, 4, 80)
         problem = train.Problem(tuple(NAMES), x, y)
-        prompts = train.compile_prompts(NAMES, config, tower)
-        begin = train.start(prompts, config)
-        states = [state for state, _ in train.fit(problem, config, prompts, begin)]
-        again = [state for state, _ in train.fit(problem, config, prompts, states[1])]
+        learner = learners.make(NAMES, config, tower)
+        states = [state for state, _ in train.fit(problem, config, learner, train.start(learner))]
+        again = [state for state, _ in train.fit(problem, config, learner, states[1])]
         assert len(states) == 4
         assert len(again) == 2
-        assert torch.equal(states[-1].context, again[-1].context)
+        assert torch.equal(states[-1].learnt["context"], again[-1].learnt["context"])
 
     @pytest.mark.parametrize("name", METHODS)
     def test_run_on_the_embedded_set(self, name, tmp_path_factory):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from checkpoints import tiny_clip
 from problems import NAMES, features
 
-from dspt import methods, train
+from dspt import learners, methods, theory, train
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.text import TextTower
 from dspt.config import Config
@@ -34,16 +34,16 @@ def problem(n=100, rate=0.4, views=None):
 
 
 def fit(problem, config, tower, state=None):
-    prompts = train.compile_prompts(NAMES, config, tower)
-    return list(train.fit(problem, config, prompts, state or train.start(prompts, config)))
+    learner = learners.make(NAMES, config, tower)
+    return list(train.fit(problem, config, learner, state or train.start(learner)))
 
 
 def start(config, tower):
-    return train.start(train.compile_prompts(NAMES, config, tower), config)
+    return train.start(learners.make(NAMES, config, tower))
 
 
-def prototypes_of(context, config, tower):
-    return train.class_features(train.compile_prompts(NAMES, config, tower), context)
+def classify(state, config, tower):
+    return learners.make(NAMES, config, tower).classify(state.learnt)
 
 
 def test_learning_rates_are_the_papers():
@@ -116,7 +116,7 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
 
     data = problem()
     config = Config(method=method, epochs=3, lr=0.05)
-    context = start(config, tower).context.clone().requires_grad_()
+    context = start(config, tower).learnt["context"].clone().requires_grad_()
     optimizer = torch.optim.SGD([context], lr=1, momentum=0.9, weight_decay=5e-4)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
     for epoch in range(3):
@@ -126,8 +126,8 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
             optimizer.zero_grad()
             loss_of(logits, y[rows]).backward()
             optimizer.step()
-    ours = fit(data, config, tower)[-1][0].context
-    begin = start(config, tower).context
+    ours = fit(data, config, tower)[-1][0].learnt["context"]
+    begin = start(config, tower).learnt["context"]
     assert (context - begin).norm() > 0.01, "the comparison would be empty if nothing moved"
     assert (ours - context).norm() <= 2e-3 * (context - begin).norm()
 
@@ -135,9 +135,9 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
 def test_same_seed_same_bits_other_seed_other_bits(tower):
     data = problem()
     runs = [fit(data, Config(epochs=3, seed=seed), tower)[-1] for seed in (1, 1, 2)]
-    assert torch.equal(runs[0][0].context, runs[1][0].context)
+    assert torch.equal(runs[0][0].learnt["context"], runs[1][0].learnt["context"])
     assert runs[0][1] == runs[1][1]
-    assert not torch.equal(runs[0][0].context, runs[2][0].context)
+    assert not torch.equal(runs[0][0].learnt["context"], runs[2][0].learnt["context"])
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])
@@ -145,7 +145,7 @@ def test_going_on_from_a_state_gives_the_same_bits(tower, stop):
     data, config = problem(), Config(method="coop", epochs=5)
     whole = fit(data, config, tower)
     rest = fit(data, config, tower, state=whole[stop - 1][0])
-    assert torch.equal(whole[-1][0].context, rest[-1][0].context)
+    assert torch.equal(whole[-1][0].learnt["context"], rest[-1][0].learnt["context"])
     assert [record for _, record in rest] == [record for _, record in whole[stop:]]
 
 
@@ -155,12 +155,8 @@ def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
         method="coop", epochs=1, warmup_lr=0.0
     )  # nothing moves: the loss can be computed apart
     ((state, record),) = fit(data, config, tower)
-    prototypes = prototypes_of(state.context, config, tower)
-    losses = F.cross_entropy(
-        100 * torch.from_numpy(data.train_x) @ prototypes.T,
-        torch.from_numpy(data.labels),
-        reduction="none",
-    ).numpy()
+    logits = classify(state, config, tower)(torch.from_numpy(data.train_x))
+    losses = F.cross_entropy(logits, torch.from_numpy(data.labels), reduction="none").numpy()
     right = data.labels == data.true_labels
     assert record["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert record["loss_right"] == pytest.approx(losses[right].mean(), rel=1e-5)
@@ -168,11 +164,31 @@ def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
     assert record["loss_right"] != pytest.approx(record["loss_wrong"], rel=1e-2)
 
 
+@pytest.mark.parametrize("method", ["coop", "dspt"])
+def test_gradients_on_the_logits_are_recorded_for_right_and_wrong_labels_apart(tower, method):
+    data = problem(n=96, rate=0.5)
+    config = Config(method=method, epochs=2, lr=0.0, warmup_lr=0.0)
+    (state, record), (_, second) = fit(data, config, tower)
+    logits = classify(state, config, tower)(torch.from_numpy(data.train_x))
+    labels = torch.from_numpy(data.labels)
+    expected = {
+        "coop": lambda: 2 * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0]),
+        "dspt": lambda: theory.gradient(logits, labels).abs().sum(1),  # Proposition 3.1
+    }[method]().numpy()
+    right = data.labels == data.true_labels
+    assert record["gradient_right"] == pytest.approx(expected[right].mean(), rel=1e-4)
+    assert record["gradient_wrong"] == pytest.approx(expected[~right].mean(), rel=1e-4)
+    histogram = record["gradient_histogram"]
+    assert histogram["edges"] == pytest.approx(np.linspace(0, 2, 41))
+    assert histogram["wrong"] == np.histogram(expected[~right], np.linspace(0, 2, 41))[0].tolist()
+    assert sum(histogram["right"]) == right.sum()
+    assert "gradient_histogram" not in second
+
+
 def test_accuracy_is_that_of_the_context_after_the_epoch(tower):
     data, config = problem(), Config(epochs=2)
     for state, record in fit(data, config, tower):
-        prototypes = prototypes_of(state.context, config, tower).numpy()
-        guess = (data.test_x @ prototypes.T).argmax(1)
+        guess = classify(state, config, tower)(torch.from_numpy(data.test_x)).argmax(1).numpy()
         assert record["accuracy"] == pytest.approx(100 * (guess == data.test_y).mean())
 
 

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dspt import methods, train
+from dspt import learners, methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config, from_dict
@@ -42,6 +42,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         The name of each class, if `fit` is not given them.
     epochs, batch_size, lr, warmup_lr, momentum, weight_decay, seed
         The training recipe; the defaults are the paper's.
+    learner : str
+        What is learnt: "prompt" (a context), "cocoop" (a context that depends on the image), or "prototypes" (the
+        class features themselves, without a prompt).
     context_length, position, class_specific, context_words
         The prompt: how many context vectors, where the name stands, one context for each class or one for all,
         and words to start from.
@@ -64,10 +67,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         The labels `predict` returns.
     class_names_ : tuple of str
         The names that stand in the prompts, in the order of `classes_`.
+    learnt_ : dict of Tensor
+        What was learnt, by name; empty for zero-shot.
     context_ : ndarray
-        The learnt context vectors; None for zero-shot.
+        The learnt context vectors; None if there are none.
     prototypes_ : Tensor of shape (C, D)
-        The class features images are compared with.
+        The class features images are compared with; None for "cocoop", where every image has its own.
     history_ : list of dict
         One record for each epoch.
 
@@ -93,6 +98,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
         seed: int = 1,
+        learner: str = "prompt",
         context_length: int = 16,
         position: str = "end",
         class_specific: bool = False,
@@ -115,6 +121,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.seed = seed
+        self.learner = learner
         self.context_length = context_length
         self.position = position
         self.class_specific = class_specific
@@ -144,8 +151,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         method = methods.make(config.method, **config.method_options())
         tower = open_text_tower(config)
         checkpoint = tower.checkpoint
-        prompts = train.compile_prompts(names, config, tower)
-        begin = state = train.start(prompts, config)
+        learner = learners.make(names, config, tower)
+        begin = state = train.start(learner)
         reporter = Reporter(silent=not self.verbose)
         problem = train.Problem(
             names,
@@ -156,30 +163,41 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
         train.check(problem, tower)
         self.history_: list[dict[str, Any]] = []
-        self.context_: np.ndarray | None = None
         if method.trains:
             with reporter.task(config.method, config.epochs) as update:
-                for state, record in train.fit(problem, config, prompts, begin):
+                for state, record in train.fit(problem, config, learner, begin):
                     self.history_.append(record)
                     update(state.epochs_done, f"loss {record['loss']:.3f}")
-            self.context_ = state.context.cpu().numpy()
-            self.prototypes_ = train.class_features(prompts, state.context)
+            with torch.no_grad():
+                on_device = {k: value.to(tower.device) for k, value in state.learnt.items()}
+                self._take(on_device, learner.prototypes(on_device))
         else:
-            self.prototypes_ = train.zero_shot_prototypes(tower, names, config.template)
+            self._take({}, learner.zero_shot())
         self.class_names_ = names
         self.classes_ = classes
-        self._remember(checkpoint)
+        self._opened = checkpoint
+        self.logit_scale_ = checkpoint.logit_scale
+        self.model_fingerprint_ = checkpoint.fingerprint
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, softmax(scale * cosine), of shape (N, C)."""
         check_is_fitted(self)
-        return train.probabilities(self.features(X), self.prototypes_, self.logit_scale_)
+        return train.probabilities(self.features(X), self.classify())
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each item, as it was written in `y`."""
         check_is_fitted(self)
-        return self.classes_[train.predict(self.features(X), self.prototypes_)]
+        return self.classes_[train.predict(self.features(X), self.classify())]
+
+    def classify(self) -> learners.Classify:
+        """Return the function from image features (n, D) to logits (n, C)."""
+        check_is_fitted(self)
+        if self.prototypes_ is not None:
+            return learners.by_prototypes(self.prototypes_, self.logit_scale_)
+        config = self._config()
+        tower = open_text_tower(config, self._checkpoint())
+        return learners.make(self.class_names_, config, tower).classify(self.learnt_)
 
     def features(self, X: Any) -> np.ndarray:
         """Return the L2-normalised image features (N, D) that `X` stands for."""
@@ -194,7 +212,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             features = image_features(
                 items, self._checkpoint(), self._config(), reporter, cache=self._cache()
             )
-        width = self.prototypes_.shape[1]
+        width = self.n_features_in_
         if features.shape[1] != width:
             raise InputError(
                 f"X: features are {features.shape[1]} wide, but this classifier takes {width}"
@@ -215,8 +233,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         folder.check_ours()
         with folder.locked():
             folder.clear()
-            context = None if self.context_ is None else torch.from_numpy(self.context_)
-            folder.save_context(context, self.prototypes_)
+            folder.save_learnt(self.learnt_, self.prototypes_)
             write_json(folder.path / "environment.json", environment())
             write_json(
                 folder.path / "config.json",
@@ -240,11 +257,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def _cache(self) -> Path | None:
         return None if self.cache is None else Path(self.cache)
 
-    def _remember(self, checkpoint: Checkpoint) -> None:
-        self._opened = checkpoint
-        self.logit_scale_ = checkpoint.logit_scale
-        self.model_fingerprint_ = checkpoint.fingerprint
-        self.n_features_in_ = self.prototypes_.shape[1]
+    def _take(self, learnt: learners.Parameters, prototypes: torch.Tensor | None) -> None:
+        """Be the classifier with these parameters."""
+        self.learnt_ = learnt
+        self.prototypes_ = prototypes
+        context = learnt.get("context")
+        self.context_ = None if context is None else context.cpu().numpy()
+        features = learnt["meta.down.weight"] if prototypes is None else prototypes
+        self.n_features_in_ = features.shape[1]
 
     def _checkpoint(self) -> Checkpoint:
         """The checkpoint, opened when images have to be encoded and not before."""
@@ -284,20 +304,21 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
         fingerprint, scale = description["model_fingerprint"], description["logit_scale"]
     except (KeyError, TypeError):
         raise InputError(f"run folder {directory}: its config.json is not one of dspt's") from None
-    tensors = folder.load_context()
+    learnt, prototypes = folder.load_learnt()
     parameters = PromptClassifier().get_params(deep=False)
     known = {name: settings[name] for name in parameters if name in settings}
     known["device"] = device
     classifier = PromptClassifier(**known, options=config.method_options() or None)
-    context = tensors.get("context")
-    classifier.context_ = None if context is None else context.numpy()
-    classifier.prototypes_ = tensors["prototypes"].to(find_device(device))
+    where = find_device(device)
+    classifier._take(
+        {name: value.to(where) for name, value in learnt.items()},
+        None if prototypes is None else prototypes.to(where),
+    )
     classifier.class_names_ = names
     classifier.classes_ = np.array(description.get("labels", names))
     classifier.history_ = []
     classifier.model_fingerprint_ = fingerprint
     classifier.logit_scale_ = scale
-    classifier.n_features_in_ = classifier.prototypes_.shape[1]
     return classifier
 
 

@@ -28,6 +28,11 @@ class Config:
     option: tuple[str, ...] = _setting(
         (), "A hyper-parameter of the method, as name=value; may be repeated."
     )
+    learner: str = _setting(
+        "prompt",
+        "What is learnt: prompt (a context, CoOp), cocoop (a context that depends on the image; slow), "
+        "prototypes (the class features themselves, without a prompt).",
+    )
     seed: int = _setting(1, "Seed of everything random: noise, context, order of samples.")
     epochs: int = _setting(50, "Passes over the training set; 50 in the paper.")
     batch_size: int = _setting(
@@ -85,6 +90,8 @@ class Config:
         _require(
             self, "position", self.position in ("end", "middle", "front"), "end, middle or front"
         )
+        learners = ("prompt", "cocoop", "prototypes")
+        _require(self, "learner", self.learner in learners, "prompt, cocoop or prototypes")
         _require(
             self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
         )

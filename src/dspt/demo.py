@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dspt import noise, plots, theory, train
+from dspt import learners, noise, plots, theory
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import open_dataset
@@ -71,13 +71,9 @@ def gradients(
     dataset = open_dataset(source)
     given = noise.parse(spec).apply(dataset.train.labels, len(dataset.class_names), config.seed)
     tower = open_text_tower(config)
-    checkpoint = tower.checkpoint
-    problem = encode_problem(dataset, given, Encoder(checkpoint, config, reporter))
-    prompts = train.compile_prompts(problem.class_names, config, tower)
-    prototypes = train.class_features(prompts, train.start(prompts, config).context)
-    logits = (
-        torch.from_numpy(np.array(problem.train_x)) @ prototypes.cpu().T * checkpoint.logit_scale
-    )
+    problem = encode_problem(dataset, given, Encoder(tower.checkpoint, config, reporter))
+    learner = learners.make(problem.class_names, config, tower)
+    logits = learner.classify(learner.start())(torch.from_numpy(np.array(problem.train_x))).cpu()
     labels = torch.from_numpy(given)
     single = 2 * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0])  # sum_i |p_i - 1{i=y}|
     double = theory.gradient(logits, labels).abs().sum(1)

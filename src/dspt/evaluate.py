@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt import train
+from dspt import learners, train
 from dspt.classifier import load
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
@@ -30,8 +30,9 @@ def zero_shot(
     labels = dataset.test.best_labels[tested]
     found = {}
     for template in dict.fromkeys([config.template, dataset.template, GENERIC_TEMPLATE]):
-        prototypes = train.zero_shot_prototypes(tower, dataset.class_names, template)
-        found[template] = train.accuracy(features, labels, prototypes)
+        prototypes = learners.zero_shot_prototypes(tower, dataset.class_names, template)
+        classify = learners.by_prototypes(prototypes, tower.checkpoint.logit_scale)
+        found[template] = train.accuracy(features, labels, classify)
     return {
         "data": dataset.name,
         "model": config.model,
@@ -56,7 +57,7 @@ def evaluate(
         encoder = classifier.encoder(reporter, skip_bad)
         features, tested = encoder(dataset.test, "test")
         labels, skipped = labels[tested], skipped + len(encoder.skipped)
-    right = train.predict(classifier.features(features), classifier.prototypes_) == labels
+    right = train.predict(classifier.features(features), classifier.classify()) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
     hits = np.bincount(labels[right], minlength=len(counts))
     return {

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dspt import methods, noise, train
+from dspt import learners, methods, noise, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
-from dspt.backbone.text import Prompts, TextTower
-from dspt.config import GENERIC_TEMPLATE, Config
+from dspt.backbone.text import TextTower
+from dspt.config import Config
 from dspt.data import Dataset, Split, few_shot, open_dataset
 from dspt.errors import Fault, InputError
 from dspt.files import uninterrupted
@@ -54,8 +54,8 @@ def run(
     # What is wrong with labels, names or words is found here, before images are encoded.
     given = None if spec.needs_features else given_labels(dataset, spec, config.seed)
     tower = open_text_tower(config, encoder.checkpoint)
-    prompts = train.compile_prompts(dataset.class_names, config, tower)
-    begin = train.start(prompts, config)
+    learner = learners.make(dataset.class_names, config, tower)
+    begin = train.start(learner)
     encoder.check_there(dataset.test)  # the train split, encoded first, looks for its own files
     if given is None:
         given = given_labels(dataset, spec, config.seed, encoder)
@@ -83,7 +83,7 @@ def run(
         noise.write_labels(folder.path / "labels.csv", given)
         skipped = [*dataset.skipped, *encoder.skipped]
         folder.save_skipped(skipped)
-        result = _train(problem, config, prompts, begin, folder, reporter)
+        result = _train(problem, config, learner, begin, folder, reporter)
         wrong = float((problem.labels != problem.true_labels).mean())
         result = {
             "data": dataset.name,
@@ -127,18 +127,17 @@ def given_labels(
 def _train(
     problem: train.Problem,
     config: Config,
-    prompts: Prompts,
+    learner: learners.Learner,
     begin: train.State,
     folder: RunFolder,
     reporter: Reporter,
 ) -> dict[str, Any]:
     """The figures of a run after its remaining epochs, each saved as soon as it is done."""
-    started, tower = time.monotonic(), prompts.tower
-    zero_shot = zero_shot_accuracy(problem, tower, config.template)
+    started = time.monotonic()
+    zero_shot = zero_shot_accuracy(problem, learner)
     method = methods.make(config.method, **config.method_options())
     if not method.trains:
-        prototypes = train.zero_shot_prototypes(tower, problem.class_names, config.template)
-        folder.save_context(None, prototypes)
+        folder.save_learnt({}, learner.zero_shot())
         seconds = time.monotonic() - started
         return _result(config, zero_shot, zero_shot, [], seconds)
 
@@ -155,15 +154,16 @@ def _train(
         def on_step(done: int, steps: int, losses: torch.Tensor) -> None:
             update(len(records) + done / steps, text)
 
-        for state, record in train.fit(problem, config, prompts, begin, on_step):
+        for state, record in train.fit(problem, config, learner, begin, on_step):
             with uninterrupted():
                 records.append(record)
                 folder.add_record(record)
                 folder.save_state(state, before + time.monotonic() - started)
             text = _epoch_text(record, config.epochs)
             update(len(records), text)
-    prototypes = train.class_features(prompts, state.context.to(tower.device))
-    folder.save_context(state.context, prototypes)
+    learnt = {name: value.to(learner.tower.device) for name, value in state.learnt.items()}
+    with torch.no_grad():
+        folder.save_learnt(learnt, learner.prototypes(learnt))
     seconds = before + time.monotonic() - started
     return _result(config, zero_shot, train.final_accuracy(records), records, seconds)
 
@@ -333,14 +333,12 @@ def image_features(
         )
 
 
-def zero_shot_accuracy(
-    problem: train.Problem, tower: TextTower, template: str = GENERIC_TEMPLATE
-) -> float | None:
-    """Return the test accuracy of a fixed prompt in percent, or None without a test set."""
+def zero_shot_accuracy(problem: train.Problem, learner: learners.Learner) -> float | None:
+    """Return the test accuracy of the fixed prompt in percent, or None without a test set."""
     if problem.test_x is None or problem.test_y is None or not len(problem.test_y):
         return None
-    prototypes = train.zero_shot_prototypes(tower, problem.class_names, template)
-    return train.accuracy(problem.test_x, problem.test_y, prototypes)
+    classify = learners.by_prototypes(learner.zero_shot(), learner.scale)
+    return train.accuracy(problem.test_x, problem.test_y, classify)
 
 
 def fingerprint(problem: train.Problem) -> str:

@@ -50,6 +50,9 @@ _FILES = (
     "context.safetensors",
 )
 
+# The parts of a state that are named tensors; a tensor is saved under the name of its part and its own.
+_GROUPS = ("learnt", "momentum", "memory")
+
 # What may differ between the beginning of a run and its resumption: none of it changes the result. Data are known by
 # their fingerprint, wherever they are.
 _FREE = {
@@ -186,9 +189,11 @@ class RunFolder:
 
     def save_state(self, state: State, seconds: float) -> None:
         """Write where to go on from."""
-        tensors = {"context": state.context, **{f"memory.{k}": v for k, v in state.memory.items()}}
-        if state.momentum is not None:
-            tensors["momentum"] = state.momentum
+        tensors = {
+            f"{group}.{name}": value
+            for group in _GROUPS
+            for name, value in getattr(state, group).items()
+        }
         _save(
             self.path / "state.safetensors",
             tensors,
@@ -201,37 +206,34 @@ class RunFolder:
         if not path.exists():
             return None
         tensors, metadata = _load(path)
-        if not ({"epochs_done", "seconds"} <= metadata.keys() and "context" in tensors):
+        groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
+        for key, value in tensors.items():
+            group, _, name = key.partition(".")
+            if group not in groups:
+                raise self._damaged(path.name)
+            groups[group][name] = value
+        if not ({"epochs_done", "seconds"} <= metadata.keys() and groups["learnt"]):
             raise self._damaged(path.name)
-        state = State(
-            epochs_done=int(metadata["epochs_done"]),
-            context=tensors["context"],
-            momentum=tensors.get("momentum"),
-            memory={
-                k.removeprefix("memory."): v for k, v in tensors.items() if k.startswith("memory.")
-            },
-        )
-        return state, float(metadata["seconds"])
+        return State(int(metadata["epochs_done"]), **groups), float(metadata["seconds"])
 
-    def save_context(self, context: Tensor | None, prototypes: Tensor) -> None:
-        """Write what was learnt."""
-        tensors = {"prototypes": prototypes}
-        if context is not None:
-            tensors["context"] = context
-        _save(self.path / "context.safetensors", tensors, {"format": str(FORMAT)})
+    def save_learnt(self, learnt: dict[str, Tensor], prototypes: Tensor | None) -> None:
+        """Write what was learnt, and the class prototypes it gives, if they are the same for all images."""
+        fixed = {} if prototypes is None else {"prototypes": prototypes}
+        _save(self.path / "context.safetensors", {**learnt, **fixed}, {"format": str(FORMAT)})
 
-    def load_context(self) -> dict[str, Tensor]:
-        """Return what was learnt: `prototypes` and, unless it is zero-shot, `context`."""
+    def load_learnt(self) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return what was learnt (nothing for zero-shot), and the class prototypes."""
         path = self.path / "context.safetensors"
         if not path.exists():
             raise InputError(
                 f"run folder {self.path}: no context.safetensors in it, so nothing has been learnt yet; "
                 "give a folder that dspt train or PromptClassifier.save has finished"
             )
-        tensors = _load(path)[0]
-        if "prototypes" not in tensors:
+        learnt = _load(path)[0]
+        prototypes = learnt.pop("prototypes", None)
+        if prototypes is None and "context" not in learnt:
             raise self._damaged(path.name)
-        return tensors
+        return learnt, prototypes
 
     def _damaged(self, name: str) -> InputError:
         return InputError(

@@ -1,13 +1,13 @@
 """The training loop: the same for every method, read from top to bottom.
 
-Both towers are frozen, so training sees features only: those of the images, encoded once, and those of the class names,
-computed by the text tower from the context, which is all that is learnt.
+Both towers are frozen, so training sees features only: those of the images, encoded once, and what a learner makes of
+the class names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,18 +17,21 @@ import torch
 from torch import Tensor
 
 from dspt import methods
-from dspt.backbone.prompt import initial_context, layout_context, layout_template
-from dspt.backbone.text import Prompts, TextTower
+from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.errors import InputError
+from dspt.learners import Classify, Learner, Parameters, by_prototypes
 from dspt.methods.method import Epoch, Mix
 from dspt.seeds import Stream
 
 # The paper reports the test accuracy averaged over this many last epochs.
 LAST_EPOCHS = 5
 
-# Logits computed at once in an evaluation: bounds its memory whatever the number of classes.
-_LOGITS = 2**24
+# Images judged at once in an evaluation: bounds its memory whatever their number.
+_ROWS = 1024
+
+# Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
+_GRADIENT_BINS = np.linspace(0, 2, 41)
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class State:
     """Everything the next epoch depends on. No generator is in it: randomness is addressed by epoch."""
 
     epochs_done: int
-    context: Tensor
-    momentum: Tensor | None = None
-    memory: dict[str, Tensor] = field(default_factory=dict)
+    learnt: Parameters
+    momentum: Parameters = field(default_factory=dict)  # of the optimizer, for each of them
+    memory: dict[str, Tensor] = field(default_factory=dict)  # of the method
 
 
 def learning_rate(epoch: int, config: Config) -> float:
@@ -70,27 +73,15 @@ def batches(n: int, size: int, stream: Stream) -> Iterator[np.ndarray]:
         yield order[start : start + size]
 
 
-def compile_prompts(class_names: Sequence[str], config: Config, tower: TextTower) -> Prompts:
-    """Return the function from a context to class prototypes for these classes."""
-    layout = layout_context(
-        tower.checkpoint, class_names, config.context_length, config.position, config.class_specific
-    )
-    return tower.compile(layout)
-
-
-def start(prompts: Prompts, config: Config) -> State:
+def start(learner: Learner) -> State:
     """Return the state before the first epoch."""
-    tower = prompts.tower
-    context = initial_context(
-        tower.checkpoint, tower.embeddings, prompts.layout, config.seed, config.context_words
-    )
-    return State(0, context.to(tower.device))
+    return State(0, learner.start())
 
 
 def fit(
     problem: Problem,
     config: Config,
-    prompts: Prompts,
+    learner: Learner,
     state: State,
     on_step: Callable[[int, int, Tensor], None] = lambda done, total, losses: None,
 ) -> Iterator[tuple[State, dict[str, Any]]]:
@@ -99,29 +90,30 @@ def fit(
     `on_step` hears after each step how many of the epoch's steps are done, out of how many, and the
     batch's losses, left on the device so that nobody waits for them who does not ask.
     """
-    tower = prompts.tower
-    check(problem, tower)
+    device = learner.tower.device
+    check(problem, learner.tower)
     method = methods.make(config.method, **config.method_options())
-    scale = tower.checkpoint.logit_scale
-    labels = torch.from_numpy(problem.labels).to(tower.device)
-    context = state.context.to(tower.device, copy=True).requires_grad_()
+    labels = torch.from_numpy(problem.labels).to(device)
+    learnt = {
+        name: value.to(device, copy=True).requires_grad_() for name, value in state.learnt.items()
+    }
     memory = dict(state.memory)
     optimizer = torch.optim.SGD(
-        [context], lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        learnt.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    if state.momentum is not None:
-        optimizer.state[context]["momentum_buffer"] = state.momentum.to(tower.device, copy=True)
+    for name, value in state.momentum.items():
+        optimizer.state[learnt[name]]["momentum_buffer"] = value.to(device, copy=True)
 
     for epoch in range(state.epochs_done, config.epochs):
         rate = optimizer.param_groups[0]["lr"] = learning_rate(epoch, config)
         images = _one_view(problem.train_x, Stream(config.seed, "view", epoch))
 
         def logits_now(images: Images = images) -> Tensor:
-            return logits_of(images, class_features(prompts, context), scale, len(labels))
+            return logits_of(images, learner.classify(learnt), len(labels))
 
         def logits_zero_shot(images: Images = images) -> Tensor:
-            fixed = zero_shot_prototypes(tower, problem.class_names, config.template)
-            return logits_of(images, fixed, scale, len(labels))
+            fixed = by_prototypes(learner.zero_shot(), learner.scale)
+            return logits_of(images, fixed, len(labels))
 
         plan = Epoch(
             number=epoch,
@@ -133,15 +125,16 @@ def fit(
         )
         phases = method.plan(plan)
         steps = sum(max(1, len(p.samples) // config.batch_size) for p in phases if len(p.samples))
-        seen, losses, done = [], [], 0
+        seen, losses, gradients, done = [], [], [], 0
         for number, phase in enumerate(phases):
             shuffle = Stream(config.seed, "shuffle", epoch, number)
             for rows in batches(len(phase.samples), config.batch_size, shuffle):
                 samples = phase.samples[rows]
-                features = images(samples).to(tower.device)
+                features = images(samples).to(device)
                 if phase.mix is not None:
                     features = _blend(features, images, phase.mix, rows)
-                logits = scale * features @ prompts(context).T
+                logits = learner.logits(features, learnt)
+                logits.retain_grad()
                 loss = phase.loss(logits, phase.targets[torch.from_numpy(rows)])
                 optimizer.zero_grad()
                 loss.mean().backward()
@@ -149,23 +142,25 @@ def fit(
                 done += 1
                 seen.append(samples)
                 losses.append(loss.detach())
+                gradients.append(len(rows) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
                 on_step(done, steps, losses[-1])
 
-        if not torch.isfinite(context).all():
+        if not all(value.isfinite().all() for value in learnt.values()):
             raise InputError(
                 f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate"
             )
         state = State(
             epochs_done=epoch + 1,
-            context=context.detach().clone(),
-            momentum=_momentum(optimizer, context),
+            learnt={name: value.detach().clone() for name, value in learnt.items()},
+            momentum=_momentum(optimizer, learnt),
             memory=dict(memory),
         )
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": rate, "steps": done}
-        record |= _mean_losses(problem, seen, losses)
+        record |= _means(problem, seen, losses, gradients)
+        if epoch == 0 and seen:
+            record |= _histogram(problem, seen, gradients)
         if problem.test_x is not None and problem.test_y is not None:
-            features = class_features(prompts, context)
-            record["accuracy"] = accuracy(problem.test_x, problem.test_y, features)
+            record["accuracy"] = accuracy(problem.test_x, problem.test_y, learner.classify(learnt))
         yield state, record
 
 
@@ -198,33 +193,20 @@ def check(problem: Problem, tower: TextTower) -> None:
             )
 
 
-def class_features(prompts: Callable[..., Tensor], context: Tensor | None) -> Tensor:
-    """Return the class prototypes (C, D), without a gradient."""
-    with torch.no_grad():
-        return prompts(context)
-
-
-def zero_shot_prototypes(tower: TextTower, class_names: Sequence[str], template: str) -> Tensor:
-    """Return the class prototypes (C, D) of a fixed prompt."""
-    prompts = tower.compile(layout_template(tower.checkpoint, class_names, template))
-    return class_features(prompts, None)
-
-
-def predict(features: np.ndarray, prototypes: Tensor) -> np.ndarray:
+def predict(features: np.ndarray, classify: Classify) -> np.ndarray:
     """Return the class with the highest logit for each row of image features."""
-    parts = [part.argmax(1).cpu() for part in _similarities(features, prototypes)]
+    parts = [part.argmax(1).cpu() for part in _logits(features, classify)]
     return torch.cat(parts).numpy() if parts else np.empty(0, dtype=np.int64)
 
 
-def probabilities(features: np.ndarray, prototypes: Tensor, scale: float) -> np.ndarray:
-    """Return softmax(scale * cosine) for each row of image features."""
-    parts = [(scale * part).softmax(1).cpu() for part in _similarities(features, prototypes)]
-    return torch.cat(parts).numpy() if parts else np.empty((0, len(prototypes)), dtype=np.float32)
+def probabilities(features: np.ndarray, classify: Classify) -> np.ndarray:
+    """Return the softmax of the logits for each row of image features."""
+    return torch.cat([part.softmax(1).cpu() for part in _logits(features, classify)]).numpy()
 
 
-def accuracy(features: np.ndarray, labels: np.ndarray, prototypes: Tensor) -> float:
+def accuracy(features: np.ndarray, labels: np.ndarray, classify: Classify) -> float:
     """Return the share of right predictions in percent."""
-    return 100.0 * float((predict(features, prototypes) == labels).mean())
+    return 100.0 * float((predict(features, classify) == labels).mean())
 
 
 def final_accuracy(records: list[dict[str, Any]]) -> float | None:
@@ -236,12 +218,10 @@ def final_accuracy(records: list[dict[str, Any]]) -> float | None:
 Images = Callable[[np.ndarray], Tensor]
 
 
-def logits_of(images: Images, prototypes: Tensor, scale: float, n: int) -> Tensor:
+def logits_of(images: Images, classify: Classify, n: int) -> Tensor:
     """Return the logits (n, C) of all samples."""
-    rows = max(1, _LOGITS // len(prototypes))
     parts = [
-        scale * images(np.arange(first, min(first + rows, n))).to(prototypes.device) @ prototypes.T
-        for first in range(0, n, rows)
+        classify(images(np.arange(first, min(first + _ROWS, n)))) for first in range(0, n, _ROWS)
     ]
     return torch.cat(parts)
 
@@ -261,29 +241,56 @@ def _blend(features: Tensor, images: Images, mix: Mix, rows: np.ndarray) -> Tens
     return torch.nn.functional.normalize(weights * features + (1 - weights) * partners, dim=1)
 
 
-def _similarities(features: np.ndarray, prototypes: Tensor) -> Iterator[Tensor]:
-    rows = max(1, _LOGITS // len(prototypes))
-    for first in range(0, len(features), rows):
+def _logits(features: np.ndarray, classify: Classify) -> Iterator[Tensor]:
+    for first in range(0, len(features), _ROWS):
         # a copy, because a memory-mapped row must not be handed to torch as if it could be written
-        part = torch.from_numpy(np.array(features[first : first + rows], dtype=np.float32))
-        yield part.to(prototypes.device) @ prototypes.T
+        yield classify(torch.from_numpy(np.array(features[first : first + _ROWS], np.float32)))
 
 
-def _momentum(optimizer: torch.optim.Optimizer, context: Tensor) -> Tensor | None:
-    buffer = optimizer.state[context].get("momentum_buffer")
-    return None if buffer is None else buffer.clone()
+def _momentum(optimizer: torch.optim.Optimizer, learnt: Parameters) -> Parameters:
+    buffers = {
+        name: optimizer.state[value].get("momentum_buffer") for name, value in learnt.items()
+    }
+    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
 
 
-def _mean_losses(
-    problem: Problem, seen: list[np.ndarray], losses: list[Tensor]
+def _means(
+    problem: Problem, seen: list[np.ndarray], losses: list[Tensor], gradients: list[Tensor]
 ) -> dict[str, float | None]:
-    """The epoch's mean loss and, where the truth is known, that of right and of wrong labels apart."""
+    """The epoch's mean loss; where the truth is known, loss and gradient of right and wrong labels apart.
+
+    A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures.
+    """
     if not seen:
         return {"loss": None}
-    samples, values = np.concatenate(seen), torch.cat(losses).double().cpu().numpy()
-    record: dict[str, float | None] = {"loss": float(values.mean())}
+    loss = torch.cat(losses).double().cpu().numpy()
+    record: dict[str, float | None] = {"loss": float(loss.mean())}
     if problem.true_labels is not None:
-        right = problem.labels[samples] == problem.true_labels[samples]
-        for name, mask in (("loss_right", right), ("loss_wrong", ~right)):
-            record[name] = float(values[mask].mean()) if mask.any() else None
+        right = _right(problem, seen)
+        gradient = torch.cat(gradients).double().cpu().numpy()
+        for name, mask in (("right", right), ("wrong", ~right)):
+            for what, values in (("loss", loss), ("gradient", gradient)):
+                record[f"{what}_{name}"] = float(values[mask].mean()) if mask.any() else None
     return record
+
+
+def _histogram(
+    problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]
+) -> dict[str, dict[str, list[float]]]:
+    """How the samples' gradients are distributed, right and wrong labels apart; the last bin is open."""
+    if problem.true_labels is None:
+        return {}
+    right = _right(problem, seen)
+    values = torch.cat(gradients).cpu().numpy().clip(max=_GRADIENT_BINS[-1])
+    counts = {
+        name: np.histogram(values[mask], _GRADIENT_BINS)[0].tolist()
+        for name, mask in (("right", right), ("wrong", ~right))
+    }
+    return {"gradient_histogram": {"edges": _GRADIENT_BINS.round(6).tolist(), **counts}}
+
+
+def _right(problem: Problem, seen: list[np.ndarray]) -> np.ndarray:
+    """Which of the samples seen have a right label."""
+    assert problem.true_labels is not None
+    samples = np.concatenate(seen)
+    return problem.labels[samples] == problem.true_labels[samples]

@@ -1,0 +1,138 @@
+"""What is learnt: contexts, image-conditioned contexts, prototypes; every method works with each."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from checkpoints import tiny_clip
+from problems import NAMES, feature_file, features
+from torch.testing import assert_close
+
+import dspt
+from dspt import learners, train
+from dspt.config import Config
+from dspt.errors import InputError
+from dspt.learners import LEARNERS
+from dspt.noise import corrupt
+from dspt.pipeline import open_text_tower, run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True))
+
+
+def make(model, learner, **settings):
+    config = Config(model=model, learner=learner, **settings)
+    return learners.make(NAMES, config, open_text_tower(config))
+
+
+def problem(n=64):
+    x, y = features(n, 1)
+    given = np.asarray(corrupt(y, 4, "symmetric", 0.4))
+    return train.Problem(NAMES, x, given, y, *features(40, 2))
+
+
+def fit(learner, data, state=None):
+    return list(train.fit(data, learner.config, learner, state or train.start(learner)))
+
+
+class TestPrototypes:
+    def test_start_at_zero_shot(self, model):
+        learner = make(model, "prototypes")
+        x = torch.from_numpy(features(10)[0])
+        assert_close(learner.classify(learner.start())(x), 100 * x @ learner.zero_shot().T)
+
+    def test_are_learnt_as_a_plain_loop_learns_them(self, model):
+        learner, data = make(model, "prototypes", method="gce", epochs=2, lr=0.01), problem()
+        weights = learner.zero_shot().clone().requires_grad_()
+        optimizer = torch.optim.SGD([weights], lr=1, momentum=0.9, weight_decay=5e-4)
+        x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
+        for epoch, rate in enumerate((1e-5, 0.01)):
+            optimizer.param_groups[0]["lr"] = rate
+            for rows in train.batches(64, 32, train.Stream(1, "shuffle", epoch, 0)):
+                p = (100 * x[rows] @ F.normalize(weights).T).softmax(1)
+                right = p.gather(1, y[rows][:, None])
+                optimizer.zero_grad()
+                ((1 - right**0.7) / 0.7).mean().backward()
+                optimizer.step()
+        learnt = fit(learner, data)[-1][0].learnt["weights"]
+        assert (learnt - learner.zero_shot()).norm() > 0.01
+        assert_close(learnt, weights.detach(), rtol=1e-4, atol=1e-6)
+
+    def test_are_saved_with_length_1(self, model, tmp_path):
+        data = feature_file(tmp_path / "data.npz")
+        run(str(data), Config(model=model, learner="prototypes", epochs=2), out=tmp_path / "run")
+        assert_close(dspt.load(tmp_path / "run").prototypes_.norm(dim=1), torch.ones(4))
+
+
+class TestCoCoOp:
+    def test_every_image_has_the_prompt_that_its_shift_makes(self, model):
+        learner = make(model, "cocoop")
+        learnt, x = learner.start(), torch.from_numpy(features(5)[0])
+        net = torch.nn.Sequential(torch.nn.Linear(16, 1), torch.nn.ReLU(), torch.nn.Linear(1, 32))
+        names = {"0": "meta.down", "2": "meta.up"}
+        net.load_state_dict(
+            {f"{n}.{p}": learnt[f"{m}.{p}"] for n, m in names.items() for p in ("weight", "bias")}
+        )
+        prompt = make(model, "prompt")
+        rows = [
+            100 * image @ prompt.prototypes({"context": learnt["context"] + net(image)}).T
+            for image in x
+        ]
+        assert_close(learner.logits(x, learnt), torch.stack(rows), rtol=1e-4, atol=1e-4)
+
+    def test_without_a_shift_it_is_coop(self, model):
+        learner, prompt = make(model, "cocoop"), make(model, "prompt")
+        learnt, x = learner.start(), torch.from_numpy(features(5)[0])
+        learnt["meta.up.weight"].zero_()
+        learnt["meta.up.bias"].zero_()
+        assert_close(
+            learner.classify(learnt)(x), prompt.classify(prompt.start())(x), rtol=1e-5, atol=1e-4
+        )
+
+    def test_learns_the_context_and_the_network(self, model):
+        learner = make(model, "cocoop", epochs=3, method="coop", lr=0.02)
+        begin = learner.start()
+        end = fit(learner, problem())[-1][0].learnt
+        assert begin.keys() == end.keys()
+        assert all(not torch.equal(begin[name], end[name]) for name in begin)
+
+    def test_has_the_published_bottleneck(self, model):
+        sizes = {name: tuple(v.shape) for name, v in learners._linear("a", 512, 32, 1).items()}
+        assert sizes == {"a.weight": (32, 512), "a.bias": (32,)}
+        assert make(model, "cocoop").start()["meta.down.weight"].shape == (16 // 16, 16)
+
+    def test_starts_within_torchs_bounds(self):
+        drawn = learners._linear("a", 64, 512, 1)["a.weight"]
+        assert drawn.abs().max() <= 1 / 8
+        assert drawn.abs().max() > 0.99 / 8
+        assert drawn.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
+
+
+class TestEveryLearner:
+    @pytest.mark.parametrize("learner", LEARNERS)
+    @pytest.mark.parametrize("method", ["coop", "nlprompt", "joapr"])
+    def test_ends_at_the_same_bits_across_an_interruption(self, learner, method, model):
+        learner = make(model, learner, method=method, epochs=3)
+        states = [state for state, _ in fit(learner, problem(40))]
+        again = [state for state, _ in fit(learner, problem(40), states[0])]
+        for name, value in states[-1].learnt.items():
+            assert torch.equal(value, again[-1].learnt[name])
+
+    @pytest.mark.parametrize("learner", LEARNERS)
+    def test_a_run_resumes_and_is_loaded(self, learner, model, tmp_path):
+        data = str(feature_file(tmp_path / "data.npz", train=40))
+        settings = {"model": model, "learner": learner, "epochs": 3}
+        whole = run(data, Config(**settings), "sym:0.4", tmp_path / "run")
+        loaded = dspt.load(tmp_path / "run")
+        x, y = features(40, 2)
+        assert 100 * loaded.score(x, np.array(NAMES)[y]) == pytest.approx(whole["last_accuracy"])
+        clf = dspt.PromptClassifier(**settings).fit(x, y, class_names=NAMES)
+        clf.save(tmp_path / "saved")
+        assert np.array_equal(dspt.load(tmp_path / "saved").predict(x), clf.predict(x))
+        assert_close(dspt.load(tmp_path / "saved").predict_proba(x), clf.predict_proba(x))
+
+    def test_another_name_is_refused(self):
+        with pytest.raises(InputError, match="learner = 'maple': expected prompt, cocoop or"):
+            Config(learner="maple")
