@@ -147,6 +147,24 @@ class TestNLPrompt:
         assert (plan * cost).sum() < (exact * cost.numpy()).sum() + 0.01
         assert (plan.argmax(1).numpy() == exact.argmax(1)).mean() > 0.9
 
+    @pytest.mark.parametrize("reg", [0.01, 0.02])
+    def test_the_plan_is_that_of_the_log_domain(self, reg):
+        import ot
+
+        logits = 8 * torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+        cost = -logits.softmax(1).log_softmax(1)
+        assert float((cost - cost.amin(1, keepdim=True)).max()) > 0.9
+        expected = ot.sinkhorn(
+            np.full(60, 1 / 60),
+            np.full(5, 1 / 5),
+            cost.double().numpy(),
+            reg,
+            method="sinkhorn_log",
+            numItermax=1000,
+            stopThr=1e-6,
+        )
+        assert_close(transport(cost, reg).numpy(), expected, atol=1e-5, rtol=0)
+
     def test_a_small_regulariser_does_not_underflow(self):
         cost = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
         plan = transport(cost, 0.001)

@@ -2,50 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dspt.files import replacing
 
-# Okabe and Ito's palette, with a line style of its own for each method.
+# Okabe and Ito's palette. In grey its colours are alike, so each method has its own line and marker.
+# MAE and DSPT are often one: dashes and open markers lie on top of solid ones, and both are seen.
 STYLES: dict[str, dict[str, Any]] = {
-    "coop": {"color": "#D55E00", "linestyle": "-", "marker": "s", "label": "CoOp (cross-entropy)"},
-    "mae": {"color": "#0072B2", "linestyle": "--", "marker": "^", "label": "MAE"},
-    "dspt": {"color": "#009E73", "linestyle": "-", "marker": "o", "label": "DSPT (double softmax)"},
+    "coop": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "CoOp (cross-entropy)"},
+    "mae": {
+        "color": "#0072B2",
+        "linestyle": "--",
+        "marker": "^",
+        "markerfacecolor": "white",
+        "zorder": 2.5,
+        "label": "MAE",
+    },
+    "dspt": {
+        "color": "#009E73",
+        "linestyle": "-",
+        "marker": "o",
+        "markersize": 5,
+        "label": "DSPT (double softmax)",
+    },
+    "gce": {"color": "#CC79A7", "linestyle": (0, (1, 1)), "marker": "D", "label": "GCE"},
+    "dspt-auto": {
+        "color": "#000000",
+        "linestyle": (0, (7, 2)),
+        "marker": "v",
+        "label": "DSPT-auto",
+    },
+    "logitclip": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "LogitClip"},
 }
 RIGHT, WRONG = "#0072B2", "#D55E00"
+ZERO_SHOT: dict[str, Any] = {
+    "color": "0.3",
+    "linestyle": ":",
+    "linewidth": 1.2,
+    "label": "zero-shot",
+}
+PULL = r"$\sum_i |\partial L / \partial z_i|$"
 
 
 def accuracy_over_epochs(
     path: Path, panels: dict[str, dict[str, Sequence[float]]], zero_shot: float
 ) -> None:
     """Draw test accuracy after each epoch, one panel for each noise, one line for each method."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.6), sharey=True)
-    for axis, (title, curves) in zip(np.atleast_1d(axes), panels.items(), strict=True):
-        for method, values in curves.items():
-            epochs = np.arange(1, len(values) + 1)
-            every = max(1, len(values) // 8)
-            axis.plot(epochs, values, markersize=4, markevery=every, **STYLES[method])
-        axis.axhline(zero_shot, color="0.35", linestyle=":", linewidth=1.2, label="zero-shot")
-        axis.set_title(title)
-        axis.set_xlabel("epoch")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    first = np.atleast_1d(axes)[0]
-    first.set_ylabel("test accuracy (%)")
-    handles, labels = first.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="lower center",
-        ncols=len(labels),
-        frameon=False,
-        bbox_to_anchor=(0.5, -0.07),
-    )
-    _save(figure, path)
+    with look(10):
+        figure = blank(4.6 * len(panels), 3.6)
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+            for method, values in curves.items():
+                every = max(1, len(values) // 8)
+                axis.plot(range(1, len(values) + 1), values, markevery=every, **STYLES[method])
+            axis.axhline(zero_shot, **ZERO_SHOT)
+            axis.set_title(title)
+            epochs_axis(axis)
+        axes[0].set_ylabel("test accuracy (%)")
+        legend(figure)
+        save(figure, path, dpi=150)
 
 
 def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.ndarray) -> None:
@@ -53,30 +73,47 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
 
     `panels` maps a title to the sum of |dL/dz| of each sample; `right` tells which labels are right.
     """
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.4), sharey=True)
-    for axis, (title, totals) in zip(axes, panels.items(), strict=True):
-        bins = np.linspace(0, max(2.0, float(totals.max())), 41)
-        for mask, color, label, hatch in (
-            (right, RIGHT, "correctly labelled", ""),
-            (~right, WRONG, "mislabelled", "///"),
-        ):
-            share = np.full(int(mask.sum()), 100 / max(1, int(mask.sum())))
-            axis.hist(
-                totals[mask],
-                bins=bins,
-                weights=share,
-                color=color,
-                alpha=0.55,
-                hatch=hatch,
-                label=label,
-            )
-            axis.axvline(totals[mask].mean(), color=color, linewidth=1.5, linestyle="--")
-        axis.set_title(title)
-        axis.set_xlabel(r"gradient on the logits, $\sum_i |\partial L / \partial z_i|$")
-    axes[0].set_ylabel("share of samples (%)")
-    axes[-1].legend(frameon=False, loc="upper right", title="dashed: their mean")
-    _save(figure, path)
+    with look(10):
+        figure = blank(4.6 * len(panels), 3.6)
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (title, totals) in zip(axes, panels.items(), strict=True):
+            edges = np.linspace(0, max(2.0, float(totals.max())), 41)
+            parts = {"right": totals[right], "wrong": totals[~right]}
+            counts = {kind: np.histogram(part, edges)[0] for kind, part in parts.items()}
+            means = {kind: float(part.mean()) for kind, part in parts.items() if len(part)}
+            shares(axis, edges, counts, means)
+            axis.set_title(title)
+            axis.set_xlabel(f"gradient on the logits, {PULL}")
+        axes[0].set_ylabel("share of samples (%)")
+        legend(figure)
+        save(figure, path, dpi=150)
+
+
+def shares(
+    axis: Any,
+    edges: Sequence[float] | np.ndarray,
+    counts: Mapping[str, Any],
+    means: Mapping[str, float],
+) -> None:
+    """Draw histograms of "right" and "wrong" samples in percent of each, and their means."""
+    for kind, color, label, hatch in (
+        ("right", RIGHT, "correctly labelled", ""),
+        ("wrong", WRONG, "mislabelled", "/////"),
+    ):
+        total = np.sum(counts[kind])
+        if not total:
+            continue
+        share = 100 * np.asarray(counts[kind]) / total
+        # The hatching is the mark of wrong labels in grey: no fill may hide it.
+        fill = {"facecolor": "none", "hatch": hatch} if hatch else {"facecolor": color + "59"}
+        axis.stairs(share, edges, fill=True, edgecolor=color, linewidth=0, **fill)
+        axis.stairs(share, edges, color=color, linewidth=0.8)
+        axis.fill_between([], [], [], edgecolor=color, linewidth=0.8, label=label, **fill)
+        if kind in means:
+            style = "--" if hatch else "-"
+            axis.axvline(means[kind], color=color, linestyle=style, label=f"mean, {label}")
+    axis.set_xlim(edges[0], edges[-1])
+    axis.xaxis.get_major_locator().set_params(nbins=5)
 
 
 def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) -> None:
@@ -84,66 +121,122 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import PercentFormatter
 
-    plt = _pyplot()
-    classes = len(names)
-    side = float(np.clip(0.42 * classes, 3.4, 8.5))
-    figure, axis = plt.subplots(figsize=(side + 1.6, side))
-    # The root makes a few mistakes visible beside a diagonal of many right labels.
-    image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="equal")
-    axis.grid(False)
-    if classes <= 40:
-        short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
-        size = 10 if classes <= 20 else 6.5
-        axis.set_xticks(range(classes), short, rotation=90, fontsize=size)
-        axis.set_yticks(range(classes), short, fontsize=size)
-    if classes <= 16:
-        for (row, column), share in np.ndenumerate(shares):
-            if share >= 0.005:
-                color = "white" if share > 0.35 else "black"
-                axis.text(
-                    column,
-                    row,
-                    f"{100 * share:.0f}",
-                    ha="center",
-                    va="center",
-                    color=color,
-                    fontsize=8,
-                )
-    axis.set_xlabel("given label")
-    axis.set_ylabel("true class")
-    axis.set_title(title, fontsize=10)
-    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
-    bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
-    bar.set_label("share of the true class")
-    _save(figure, path)
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "0.92",
-            "axes.axisbelow": True,
-            "font.size": 10,
-            "axes.titlesize": 11,
-        }
-    )
-    return plt
-
-
-def _save(figure: Any, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure.tight_layout()
-    with replacing(path) as temporary:
-        figure.savefig(
-            temporary, format=path.suffix.removeprefix("."), dpi=150, bbox_inches="tight"
+    with look(10):
+        classes = len(names)
+        side = float(np.clip(0.42 * classes, 3.4, 8.5))
+        figure = blank(side + 1.6, side, layout="tight")
+        axis = figure.subplots()
+        # The root makes a few mistakes visible beside a diagonal of many right labels.
+        image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="equal")
+        axis.grid(False)
+        if classes <= 40:
+            short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+            size = 10 if classes <= 20 else 6.5
+            axis.set_xticks(range(classes), short, rotation=90, fontsize=size)
+            axis.set_yticks(range(classes), short, fontsize=size)
+        if classes <= 16:
+            for (row, column), share in np.ndenumerate(shares):
+                if share >= 0.005:
+                    color = "white" if share > 0.35 else "black"
+                    axis.text(
+                        column,
+                        row,
+                        f"{100 * share:.0f}",
+                        ha="center",
+                        va="center",
+                        color=color,
+                        fontsize=8,
+                    )
+        axis.set_xlabel("given label")
+        axis.set_ylabel("true class")
+        axis.set_title(title, fontsize=10)
+        bar = figure.colorbar(
+            image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0)
         )
-    plt.close(figure)
+        bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
+        bar.set_label("share of the true class")
+        save(figure, path, dpi=150, bbox_inches="tight")
+
+
+@contextmanager
+def look(font_size: float = 9) -> Iterator[None]:
+    """Draw and save in the look of all our pictures, without changing that of the caller's."""
+    from matplotlib import style
+
+    settings = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.7,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.titlesize": font_size,
+        "axes.labelsize": font_size,
+        "grid.color": "0.92",
+        "grid.linewidth": 0.6,
+        "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+        "font.size": font_size,
+        "xtick.labelsize": font_size - 1,
+        "ytick.labelsize": font_size - 1,
+        "xtick.major.width": 0.7,
+        "ytick.major.width": 0.7,
+        "legend.fontsize": font_size - 1,
+        "legend.frameon": False,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 4,
+        "hatch.linewidth": 0.7,
+        "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    }
+    # "default" first: a matplotlibrc of the user's does not change the picture
+    with style.context(["default", settings]):
+        yield
+
+
+def blank(
+    width: float, height: float, layout: Literal["constrained", "tight"] = "constrained"
+) -> Any:
+    """Return an empty figure of so many inches, whose parts find their room themselves."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def share_y(axes: Sequence[Any]) -> None:
+    """Give panels already drawn one y-axis, on which the data of all of them fit."""
+    for axis in axes[1:]:
+        axis.sharey(axes[0])
+    for axis in axes[:1]:
+        axis.autoscale(axis="y")
+
+
+def legend(figure: Any, columns: int = 5) -> None:
+    """Put one legend for all panels below them, each label once."""
+    found: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        columns = columns if figure.get_figwidth() > 5 else 2
+        figure.legend(
+            found.values(),
+            found.keys(),
+            loc="outside lower center",
+            ncols=min(columns, len(found)),
+            handlelength=2.8,
+            columnspacing=1.4,
+        )
+
+
+def epochs_axis(axis: Any) -> None:
+    """Make the x-axis one of epochs."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_xlabel("epoch")
+
+
+def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
+    """Write the figure in the format its suffix says; the same figure gives the same bytes."""
+    kind = path.suffix.removeprefix(".")
+    metadata = {"CreationDate": None} if kind == "pdf" else None
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata, **options)

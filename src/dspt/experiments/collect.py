@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dspt.config import Config
 from dspt.errors import InputError
 from dspt.experiments import paper
-from dspt.experiments.catalogue import Entry, Experiment, Setting, plain
+from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
 
 # Settings in which runs of one table may differ: they are the table's axes, or change no result.
-_AXES = {"model", "method", "option", "seed"}
-_FREE = {"device", "text_memory", "workers", "compile"}
+MAY_DIFFER = {
+    *("model", "method", "option", "seed"),
+    *("device", "text_memory", "workers", "compile", "test_every"),
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Results:
     zero_shot: dict[str, Cell]  # by dataset
     notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
 
+    def runs_of(self, setting: Setting, entry: Entry) -> list[Run]:
+        """Return the runs of a cell, by seed; of two with the same seed the last."""
+        found = {run.seed: run for run in self.runs if _in_cell(run, setting, entry)}
+        return [found[seed] for seed in sorted(found)]
+
     def cell(self, setting: Setting, label: str) -> Cell:
         """Return the cell, an empty one if there is no run."""
         return self.cells.get((setting, label), Cell())
@@ -99,10 +106,12 @@ def find_runs(folder: Path | str) -> list[Run]:
             description = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
             settings = {**asdict(Config()), **description["settings"]}
             settings["model_fingerprint"] = description.get("model_fingerprint")
+            if not isinstance(result["accuracy"], int | float):  # there was no test set
+                continue
             runs.append(
                 Run(
                     folder=path.parent,
-                    dataset=result["data"],
+                    dataset=_paper_name(result["data"]),
                     noise=result["noise"],
                     method=result["method"],
                     options=tuple(settings["option"]),
@@ -114,6 +123,23 @@ def find_runs(folder: Path | str) -> list[Run]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return runs
+
+
+def where(runs: Sequence[Run], conditions: str) -> list[Run]:
+    """Return the runs whose settings are as in "epochs=20,learner=prompt"."""
+    wanted = {}
+    for part in conditions.split(","):
+        name, equals, value = (text.strip() for text in part.partition("="))
+        if not (name and equals):
+            raise InputError(f"where {part!r}: expected setting=value, such as epochs=20")
+        if runs and not any(name in run.settings for run in runs):
+            raise InputError(f"where {name}: no run has such a setting; one is epochs")
+        wanted[name] = value
+
+    def fits(run: Run) -> bool:
+        return all(str(run.settings.get(n)).lower() == v.lower() for n, v in wanted.items())
+
+    return [run for run in runs if fits(run)]
 
 
 def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = False) -> Results:
@@ -134,42 +160,40 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
         Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises
     )
 
-    cells = {}
-    for setting in settings:
-        for entry in experiment.entries:
-            values = {
-                run.seed: run.result["accuracy"]
-                for run in belonging
-                if _in_cell(run, setting, entry) and run.result.get("accuracy") is not None
-            }
-            printed = paper.accuracy(experiment.name, setting, entry.label)
-            ordered = tuple(values[seed] for seed in sorted(values))
-            cells[setting, entry.label] = Cell(ordered, printed)
+    found = Results(replace(experiment, settings=settings), tuple(belonging), {}, {}, ())
+    cells = {
+        (setting, entry.label): Cell(
+            tuple(run.result["accuracy"] for run in found.runs_of(setting, entry)),
+            paper.accuracy(experiment.name, setting, entry.label),
+        )
+        for setting in settings
+        for entry in experiment.entries
+    }
     zero_shot = {}
     for name in shown:
-        found = [
+        ours = [
             run.result["zero_shot"]
             for run in belonging
             if plain(run.dataset) == plain(name) and run.result.get("zero_shot") is not None
         ]
-        zero_shot[name] = Cell(tuple(found[:1]), paper.zero_shot(name))
-    from dataclasses import replace
+        zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
+    return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
 
-    return Results(
-        replace(experiment, settings=settings),
-        tuple(belonging),
-        cells,
-        zero_shot,
-        _notes(belonging),
-    )
+
+def _paper_name(dataset: str) -> str:
+    """A dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
+    return next((name for name in NINE if plain(name) == plain(dataset)), dataset)
 
 
 def _belongs(run: Run, experiment: Experiment) -> bool:
     """Whether a run is one of the experiment's, on whatever dataset."""
     return (
-        any(_same_entry(run, entry) for entry in experiment.entries)
+        (run.settings["learner"] == "network") == experiment.from_scratch
+        and any(_same_entry(run, entry) for entry in experiment.entries)
         and run.noise in experiment.noises
         and all(run.settings.get(name) == value for name, value in experiment.config.items())
+        # a run in which nothing moves shows gradients, not accuracy
+        and (run.settings["lr"] > 0 or "lr" in experiment.config)
     )
 
 
@@ -187,7 +211,7 @@ def _same_entry(run: Run, entry: Entry) -> bool:
 
 def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
     """Raise `InputError` if runs of one table were made with different settings."""
-    for name in sorted({name for run in runs for name in run.settings} - _AXES - _FREE):
+    for name in sorted({name for run in runs for name in run.settings} - MAY_DIFFER):
         values = {json.dumps(run.settings.get(name)): run.folder for run in runs}
         if len(values) > 1:
             (one, first), (other, second) = sorted(values.items())[:2]

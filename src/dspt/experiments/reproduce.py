@@ -1,0 +1,136 @@
+"""Doing the runs of an experiment: those that are not done yet, one after the other, whatever happens to one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dspt.config import Config, from_dict
+from dspt.data import Dataset, open_dataset
+from dspt.errors import InputError
+from dspt.experiments.catalogue import Experiment, RunSpec
+from dspt.progress import Reporter
+from dspt.scratch.config import ScratchConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run with its folder."""
+
+    spec: RunSpec
+    config: Config | ScratchConfig
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is finished."""
+        return (self.folder / "result.json").exists()
+
+    @property
+    def title(self) -> str:
+        """What a person calls the run: "Caltech101 sym:0.4 DSPT seed 1"."""
+        setting = self.spec.setting
+        return f"{setting.dataset} {setting.noise} {self.spec.entry.label} seed {self.spec.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: its figures, or why there are none."""
+
+    job: Job
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+
+def jobs(experiment: Experiment, out: Path) -> list[Job]:
+    """Return the runs of an experiment with their settings checked and their folders below `out`."""
+    return [_job(spec, experiment.from_scratch, out) for spec in experiment.runs()]
+
+
+def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[Outcome]:
+    """Give the outcome of each job in turn; what is done is not done again, and what fails stops nothing else."""
+    sources: dict[str, Dataset | InputError] = {}
+    for number, job in enumerate(jobs, 1):
+        if not job.done:
+            reporter.say(f"[{number}/{len(jobs)}] {job.title}")
+        try:
+            yield Outcome(job, _run(job, opened(job, root, sources), reporter))
+        except InputError as error:
+            yield Outcome(job, error=str(error))
+        except Exception as error:  # a fault of ours in one run must not cost the others
+            yield Outcome(job, error=f"{type(error).__name__}: {error}")
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return why runs failed, each reason once, with how many runs it hit and the first of them."""
+    reasons: dict[str, list[Job]] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            reasons.setdefault(outcome.error, []).append(outcome.job)
+    return [
+        f"{found[0].title}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {reason}"
+        for reason, found in reasons.items()
+    ]
+
+
+def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
+    """A run with its settings. Runs that differ in any setting that counts have different folders."""
+    settings = {
+        **spec.config,
+        "method": spec.entry.method,
+        "option": spec.entry.options,
+        "seed": spec.seed,
+    }
+    config: Config | ScratchConfig
+    if from_scratch:
+        unknown = sorted(set(settings) - set(asdict(ScratchConfig())))
+        if unknown:
+            raise InputError(
+                f"setting {unknown[0]!r}: a network from scratch has no such setting; it has "
+                f"{', '.join(asdict(ScratchConfig()))}"
+            )
+        config = ScratchConfig(**settings)
+    else:
+        config = from_dict(settings)
+    counts = {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in ("device", "text_memory", "workers", "compile")
+    }
+    digest = hashlib.blake2b(json.dumps(counts, sort_keys=True).encode(), digest_size=4)
+    parts = [spec.entry.method, *spec.entry.options, spec.setting.noise, f"seed{spec.seed}"]
+    name = "-".join([*parts, digest.hexdigest()])
+    return Job(spec, config, out / _safe(Path(spec.setting.dataset).stem) / _safe(name))
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name)
+
+
+def opened(job: Job, root: Path | None, sources: dict[str, Dataset | InputError]) -> Dataset:
+    """Return the dataset of a job, opened once for all of its runs; one that cannot be opened stays so."""
+    name = job.spec.setting.dataset
+    if name not in sources:
+        try:
+            sources[name] = open_dataset(name, root=root)
+        except InputError as error:
+            sources[name] = error
+    found = sources[name]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _run(job: Job, dataset: Dataset, reporter: Reporter) -> dict[str, Any]:
+    noise = job.spec.setting.noise
+    if isinstance(job.config, ScratchConfig):
+        from dspt import scratch
+
+        return scratch.run(dataset, job.config, noise, job.folder, reporter=reporter)
+    from dspt import pipeline
+
+    return pipeline.run(dataset, job.config, noise, job.folder, reporter=reporter)

@@ -1,0 +1,175 @@
+"""The way of the data from scratch: from a source of images to the figures of a run and its folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dspt import noise
+from dspt.config import Config
+from dspt.data import Dataset, few_shot, open_dataset
+from dspt.errors import InputError
+from dspt.files import uninterrupted
+from dspt.pipeline import find_device, fingerprint, given_labels, say_notes
+from dspt.progress import Reporter
+from dspt.runs import FORMAT, RunFolder
+from dspt.scratch import loop, pixels
+from dspt.scratch.config import ScratchConfig
+from dspt.train import Problem, State, final_accuracy
+
+
+def run(
+    source: str | Dataset,
+    config: ScratchConfig,
+    noise_spec: str = "none",
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Return the figures of a run from scratch, from its folder if it is done, else by doing what is left of it.
+
+    Parameters
+    ----------
+    source : an opened dataset, or what `open_dataset` takes; its images must be of one size.
+    noise_spec : "none", "sym:0.4", "pair:0.2", "file:labels.csv", ...
+    out : the run folder; named after the settings under runs/ if not given.
+    overwrite : start anew in a folder that holds another run.
+    """
+    reporter = reporter or Reporter(silent=True)
+    loop.usable_method(config)  # a method that cannot be used is found before any work
+    device = find_device(config.device)
+    spec = noise.parse(noise_spec)
+    if spec.needs_features:
+        raise InputError(
+            f"noise {spec}: it looks at CLIP's features, and a network from scratch has none; write such "
+            "labels to a file with another run and give file:labels.csv"
+        )
+    dataset = open_dataset(source)
+    say_notes(dataset, reporter)
+    given = given_labels(dataset, spec, config.seed)
+    problem = read_problem(dataset, given, config)
+
+    folder = RunFolder(out or default_folder(dataset.name, config, str(spec)))
+    with folder.locked():
+        if overwrite:
+            folder.clear()
+        _begin(
+            folder,
+            {
+                "format": FORMAT,
+                "data": dataset.source,
+                "data_fingerprint": fingerprint(problem),
+                "noise": str(spec),
+                "settings": {**asdict(config), "learner": "network"},
+                "class_names": list(dataset.class_names),
+            },
+        )
+        result = folder.result()
+        if result is not None:
+            reporter.say(f"{folder.path}: this run is done; give --overwrite to do it again")
+            return result
+        noise.write_labels(folder.path / "labels.csv", given)
+        folder.save_skipped(dataset.skipped)
+        records, seconds = _train(problem, config, folder, reporter, device)
+        last = records[-1]
+        result = {
+            "data": dataset.name,
+            "noise": str(spec),
+            "wrong_labels": round(float((problem.labels != problem.true_labels).mean()), 6),
+            "method": config.method,
+            "seed": config.seed,
+            "epochs": config.epochs,
+            "accuracy": final_accuracy(records),
+            "last_accuracy": last["accuracy"],
+            "zero_shot": None,
+            "loss": last["loss"],
+            "seconds": round(seconds, 3),
+            "samples": len(problem.labels),
+            "skipped": len(dataset.skipped),
+            "run": str(folder.path),
+        }
+        folder.finish(result)
+    return result
+
+
+def read_problem(dataset: Dataset, given: np.ndarray, config: ScratchConfig) -> Problem:
+    """Return the training problem of a dataset: its images as bytes, all or `limit` of each class."""
+    chosen = np.arange(len(given))
+    if config.limit:
+        chosen = few_shot(dataset.train.best_labels, config.limit, config.seed)
+    train_x = pixels.read(dataset.train.take(chosen), "train")
+    test_x = pixels.read(dataset.test, "test")
+    if len(train_x) < 2:
+        raise InputError(
+            f"{dataset.name}: {len(train_x)} images to train with; 2 or more are needed"
+        )
+    if not len(test_x):
+        raise InputError(f"{dataset.name}: no images to test with; give a test split")
+    return Problem(
+        class_names=dataset.class_names,
+        train_x=train_x,
+        labels=given[chosen],
+        true_labels=dataset.train.best_labels[chosen],
+        test_x=test_x,
+        test_y=dataset.test.best_labels,
+    )
+
+
+def default_folder(data: str, config: ScratchConfig, spec: str) -> Path:
+    """Return runs/DATA-MODEL-METHOD-NOISE-seedN."""
+    parts = [Path(data).stem, config.model, config.method, spec, f"seed{config.seed}"]
+    safe = ["".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts]
+    return Path("runs") / "-".join(safe)
+
+
+def _begin(folder: RunFolder, description: dict[str, Any]) -> None:
+    """Write what the run is, or check that the folder holds the same run."""
+    if (folder.path / "config.json").exists():
+        # The folder takes settings that it does not find for those of CLIP at their defaults.
+        settings = {**asdict(Config()), **description["settings"]}
+        description = {**description, "settings": settings}
+    folder.begin(description)
+
+
+def _train(
+    problem: Problem, config: ScratchConfig, folder: RunFolder, reporter: Reporter, device: Any
+) -> tuple[list[dict[str, Any]], float]:
+    """The records of all epochs and the seconds they took; each is saved as soon as it is done."""
+    started = time.monotonic()
+    saved = folder.load_state()
+    begin, before = saved or (loop.start(len(problem.class_names), config), 0.0)
+    state = begin
+    records = folder.records(state.epochs_done)
+    if records:
+        reporter.say(f"going on after epoch {state.epochs_done} of {config.epochs}")
+    title = f"{config.model} {config.method} seed {config.seed}"
+    with reporter.task(title, config.epochs, state.epochs_done) as update:
+        text = ""
+
+        def on_step(done: int, steps: int) -> None:
+            update(len(records) + done / steps, text)
+
+        for state, record in loop.fit(problem, config, begin, device, on_step):
+            with uninterrupted():
+                records.append(record)
+                folder.add_record(record)
+                folder.save_state(state, before + time.monotonic() - started)
+            text = _epoch_text(record, config.epochs)
+            update(len(records), text)
+    seconds = before + time.monotonic() - started
+    # Nobody goes on from here, and the momentum is as large as the network.
+    folder.save_state(State(state.epochs_done, state.learnt, memory=state.memory), seconds)
+    return records, seconds
+
+
+def _epoch_text(record: dict[str, Any], epochs: int) -> str:
+    text = f"epoch {record['epoch']}/{epochs}"
+    if record["loss"] is not None:
+        text += f"  loss {record['loss']:.3f}"
+    if "accuracy" in record:
+        text += f"  accuracy {record['accuracy']:.1f} %"
+    return text

@@ -1,0 +1,414 @@
+"""Figures: what is drawn is what the run folders say, and the same runs give the same file."""
+
+import json
+import os
+import subprocess
+import sys
+from math import e, log
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from dspt import plots
+from dspt.errors import InputError
+from dspt.experiments import figures
+from dspt.experiments.catalogue import EXPERIMENTS, get
+from dspt.experiments.collect import collect, find_runs
+
+FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
+STILL = {"epochs": 1, "lr": 0.0, "warmup_lr": 0.0}  # one epoch without updates
+EDGES = [round(0.05 * i, 2) for i in range(41)]
+
+
+def write(folder, dataset, noise, method, seed=1, accuracy=80.0, records=(), classes=3, **settings):
+    """Write a finished run as `dspt train` leaves it, as far as figures look at it."""
+    option = settings.get("option", [])
+    folder = folder / f"{dataset}-{noise}-{method}{''.join(option)}-{seed}".replace(":", "")
+    folder.mkdir(parents=True)
+    config = {"settings": {"method": method, "seed": seed, **settings}}
+    config["class_names"] = [f"class {c}" for c in range(classes)]
+    result = {"data": dataset, "noise": noise, "method": method, "seed": seed}
+    result |= {"accuracy": accuracy, "zero_shot": 60.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return folder
+
+
+def epochs(count, scale=1.0):
+    """Records whose curves are known: accuracy 50 + epoch, losses and gradients by epoch."""
+    return [
+        {
+            "epoch": n,
+            "accuracy": scale * (50 + n),
+            "loss_right": scale / n,
+            "loss_wrong": scale * (1 + 1 / n),
+            "gradient_right": scale * 0.5 / n,
+            "gradient_wrong": scale * 2 / n,
+        }
+        for n in range(1, count + 1)
+    ]
+
+
+def histogram(right, wrong):
+    """The record of a first epoch: so many samples in these bins."""
+    counts = {"right": [0] * 40, "wrong": [0] * 40}
+    for kind, bins in (("right", right), ("wrong", wrong)):
+        for place, count in bins.items():
+            counts[kind][place] = count
+    record = {"gradient_right": 0.4, "gradient_wrong": 1.8 if wrong else None}
+    record["gradient_histogram"] = {"edges": EDGES, **counts}
+    return [epochs(1)[0] | record]
+
+
+def results(name, folder):
+    return collect(get(name), find_runs(folder))
+
+
+def write_all(name, folder):
+    """Write a few runs of every kind the figure shows."""
+    folder.mkdir()
+    if name == "accuracy-vs-noise":
+        for noise in ("none", "sym:0.4", "sym:0.8", "pair:0.2"):
+            for method in ("coop", "mae", "dspt"):
+                for seed, accuracy in ((1, 70.0), (2, 74.0)):
+                    write(folder, "caltech101", noise, method, seed, accuracy)
+    elif name == "gradient-distribution":
+        for method in ("coop", "dspt"):
+            records = histogram({4: 30, 5: 10}, {39: 60})
+            write(folder, "caltech101", "sym:0.6", method, records=records, **STILL)
+    elif name == "logitclip-tau":
+        for tau, accuracy in (("0.1", 50.0), ("1", 70.0), ("10", 65.0)):
+            write(folder, "DTD", "sym:0.4", "logitclip", 1, accuracy, option=[f"tau={tau}"])
+        for seed, accuracy in ((1, 71.0), (2, 73.0)):
+            write(folder, "DTD", "sym:0.4", "dspt", seed, accuracy)
+    else:
+        noises = get(name).noises
+        datasets = get(name).datasets
+        for dataset in datasets:
+            for noise in noises:
+                for method in ("coop", "mae", "dspt"):
+                    write(folder, dataset, noise, method, records=epochs(30))
+    return folder
+
+
+def line(axis, label):
+    """The points of the line with this label."""
+    (found,) = (one for one in axis.lines if one.get_label() == label)
+    return found.get_xydata()
+
+
+def titles(figure):
+    return [axis.get_title() for axis in figure.axes]
+
+
+class TestDraw:
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_writes_a_pdf_with_truetype_fonts_and_a_png(self, name, tmp_path):
+        found = results(name, write_all(name, tmp_path / "runs"))
+        files = figures.draw(found, tmp_path / "new" / "fig.1")
+        assert [file.name for file in files] == ["fig.1.pdf", "fig.1.png"]
+        pdf, png = (file.read_bytes() for file in files)
+        assert pdf.startswith(b"%PDF")
+        assert b"/CIDFontType2" in pdf or b"/TrueType" in pdf
+        assert b"/Type3" not in pdf
+        assert png.startswith(b"\x89PNG")
+
+    def test_gives_the_same_bytes_for_the_same_runs_in_another_process(self, tmp_path):
+        runs = write_all("accuracy-vs-noise", tmp_path / "runs")
+        here = figures.draw(results("accuracy-vs-noise", runs), tmp_path / "here")
+        program = (
+            "import sys; from pathlib import Path; from dspt.experiments import figures;"
+            "from dspt.experiments.catalogue import get;"
+            "from dspt.experiments.collect import collect, find_runs;"
+            "found = collect(get('accuracy-vs-noise'), find_runs(sys.argv[1]));"
+            "figures.draw(found, Path(sys.argv[2]))"
+        )
+        there = tmp_path / "there"
+        subprocess.run(
+            [sys.executable, "-c", program, str(runs), str(there)],
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "7"},
+        )
+        for file, suffix in zip(here, (".pdf", ".png"), strict=True):
+            assert file.read_bytes() == there.with_suffix(suffix).read_bytes()
+        assert b"CreationDate" not in here[0].read_bytes()
+
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_fits_the_width_of_a_page_with_letters_of_8_points_or_more(self, name, tmp_path):
+        from matplotlib.text import Text
+
+        found = results(name, write_all(name, tmp_path / "runs"))
+        with plots.look():
+            figure = figures.FIGURES[name](found)
+            figure.draw_without_rendering()
+        assert figure.get_figwidth() <= 6.75
+        assert all(t.get_fontsize() >= 8 for t in figure.findobj(Text) if t.get_text())
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+        assert not any(box.overlaps(axis.get_tightbbox()) for axis in figure.axes)
+
+    def test_leaves_the_look_of_other_pictures_alone(self, tmp_path):
+        import matplotlib
+
+        before = dict(matplotlib.rcParams)
+        write_all("early-accuracy", tmp_path / "runs")
+        figures.draw(results("early-accuracy", tmp_path / "runs"), tmp_path / "figure")
+        assert dict(matplotlib.rcParams) == before
+
+    @pytest.mark.parametrize("name", ["main", "extreme", "similar", "unsupervised", "cifar10"])
+    def test_refuses_a_table_and_names_the_figures(self, name, tmp_path):
+        with pytest.raises(InputError, match=f"'{name}': it is no figure") as error:
+            figures.draw(results(name, tmp_path), tmp_path / "figure")
+        assert all(figure in str(error.value) for figure in FIGURES)
+
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_says_how_to_make_the_runs_if_there_are_none(self, name, tmp_path):
+        with pytest.raises(InputError, match=f"`dspt reproduce {name}` makes them"):
+            figures.draw(results(name, tmp_path), tmp_path / "figure")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_says_so_if_the_file_cannot_be_written(self, tmp_path):
+        found = results("early-accuracy", write_all("early-accuracy", tmp_path / "runs"))
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot be written"):
+            figures.draw(found, tmp_path / "file" / "figure")
+
+    def test_every_method_of_a_figure_differs_in_line_and_marker(self):
+        for name in FIGURES:
+            methods = {entry.method for entry in get(name).entries}
+            styles = [plots.STYLES[method] for method in methods]
+            for key in ("color", "linestyle", "marker"):
+                assert len({style[key] for style in styles}) == len(methods)
+
+
+class TestAccuracyVsNoise:
+    name = "accuracy-vs-noise"
+
+    def test_draws_the_mean_over_seeds_with_clean_labels_at_zero_of_both_kinds(self, tmp_path):
+        for noise, values in {
+            "none": (90.0, 92.0),
+            "sym:0.8": (40.0, 60.0),
+            "sym:0.4": (80.0,),
+            "pair:0.4": (70.0, 72.0),
+        }.items():
+            for seed, accuracy in enumerate(values):
+                write(tmp_path, "oxford_pets", noise, "dspt", seed, accuracy)
+        symmetric, pair = (figure := figures.accuracy_vs_noise(results(self.name, tmp_path))).axes
+        assert titles(figure) == ["OxfordPets\nsymmetric", "OxfordPets\npair-flip"]
+        assert_allclose(line(symmetric, "DSPT"), [(0, 91), (40, 80), (80, 50)])
+        assert_allclose(line(pair, "DSPT"), [(0, 91), (40, 71)])
+        assert_allclose(line(pair, "zero-shot")[:, 1], 60)
+
+    def test_draws_bars_of_one_standard_deviation(self, tmp_path):
+        for seed, accuracy in enumerate((40.0, 50.0, 60.0)):
+            write(tmp_path, "caltech101", "sym:0.4", "coop", seed, accuracy)
+        (axis,) = figures.accuracy_vs_noise(results(self.name, tmp_path)).axes
+        (bars,) = axis.containers
+        (bar,) = bars.lines[2][0].get_segments()
+        assert_allclose(bar, [(40, 40), (40, 60)])  # std of 40, 50, 60 is 10
+
+    def test_leaves_out_panels_and_lines_without_runs(self, tmp_path):
+        write(tmp_path, "caltech101", "none", "coop")
+        write(tmp_path, "embedded", "pair:0.2", "mae")
+        (axis,) = (figure := figures.accuracy_vs_noise(results(self.name, tmp_path))).axes
+        assert titles(figure) == ["embedded\npair-flip"]
+        assert axis.get_legend_handles_labels()[1] == ["MAE", "zero-shot"]
+
+    def test_clean_runs_alone_are_no_figure(self, tmp_path):
+        write(tmp_path, "caltech101", "none", "coop")
+        with pytest.raises(InputError, match="no runs to draw"):
+            figures.draw(results(self.name, tmp_path), tmp_path / "figure")
+
+    def test_the_two_panels_of_a_dataset_share_a_scale_on_which_both_fit(self, tmp_path):
+        write(tmp_path, "caltech101", "sym:0.4", "coop", accuracy=80.0)
+        write(tmp_path, "caltech101", "pair:0.4", "coop", accuracy=20.0)
+        write(tmp_path, "embedded", "sym:0.4", "coop", accuracy=99.0)
+        first, second, other = figures.accuracy_vs_noise(results(self.name, tmp_path)).axes
+        assert first.get_ylim() == second.get_ylim() != other.get_ylim()
+        assert first.get_ylim()[0] < 20 < 80 < first.get_ylim()[1]
+
+
+class TestGradientDistribution:
+    name = "gradient-distribution"
+
+    def write(self, folder, method, right, wrong, seed=1):
+        records = histogram(right, wrong)
+        write(folder, "embedded", "sym:0.6", method, seed, records=records, **STILL)
+
+    def test_draws_the_share_of_right_and_of_wrong_labels_in_each_bin(self, tmp_path):
+        self.write(tmp_path, "coop", {4: 30, 5: 10}, {38: 20, 39: 60})
+        (axis,) = (figure := figures.gradient_distribution(results(self.name, tmp_path))).axes
+        assert titles(figure) == ["CoOp: single softmax"]
+        right, _, wrong, _ = (patch.get_data() for patch in axis.patches)
+        assert_allclose(right.edges, EDGES)
+        assert_allclose(np.flatnonzero(right.values), [4, 5])
+        assert_allclose(right.values[4:6], [75, 25])
+        assert_allclose(wrong.values[38:], [25, 75])
+        assert_allclose(line(axis, "mean, correctly labelled")[:, 0], 0.4)
+        assert_allclose(line(axis, "mean, mislabelled")[:, 0], 1.8)
+
+    def test_wrong_labels_are_hatched(self, tmp_path):
+        self.write(tmp_path, "dspt", {4: 1}, {5: 1})
+        (axis,) = figures.gradient_distribution(results(self.name, tmp_path)).axes
+        hatches = [bool(patch.get_hatch()) for patch in axis.patches]
+        assert hatches == [False, False, True, False]
+
+    def test_adds_up_the_samples_of_several_seeds(self, tmp_path):
+        self.write(tmp_path, "dspt", {0: 30}, {}, seed=1)
+        self.write(tmp_path, "dspt", {1: 10}, {}, seed=2)
+        (axis,) = figures.gradient_distribution(results(self.name, tmp_path)).axes
+        assert_allclose(axis.patches[0].get_data().values[:2], [75, 25])
+        assert len(axis.patches) == 2  # no wrong labels, nothing drawn for them
+
+    def test_panels_share_a_scale_on_which_all_bars_fit(self, tmp_path):
+        self.write(tmp_path, "coop", dict.fromkeys(range(40), 1), {})
+        self.write(tmp_path, "dspt", {0: 9, 1: 1}, {})
+        first, second = figures.gradient_distribution(results(self.name, tmp_path)).axes
+        assert first.get_ylim() == second.get_ylim()
+        assert first.get_ylim()[0] == 0
+        assert first.get_ylim()[1] > 90
+
+
+class TestCurves:
+    def test_losses_of_right_and_wrong_labels_over_the_first_20_epochs(self, tmp_path):
+        write(tmp_path, "caltech101", "sym:0.4", "coop", records=epochs(30))
+        (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
+        n = np.arange(1, 21)
+        assert_allclose(line(axis, "correctly labelled"), np.c_[n, 1 / n])
+        assert_allclose(line(axis, "mislabelled"), np.c_[n, 1 + 1 / n])
+
+    def test_gradients_of_right_and_wrong_labels_over_the_first_20_epochs(self, tmp_path):
+        write(tmp_path, "DTD", "sym:0.6", "mae", records=epochs(30))
+        (axis,) = figures.gradient_curves(results("gradient-curves", tmp_path)).axes
+        n = np.arange(1, 21)
+        assert_allclose(line(axis, "correctly labelled"), np.c_[n, 0.5 / n])
+        assert_allclose(line(axis, "mislabelled"), np.c_[n, 2 / n])
+
+    def test_several_seeds_are_a_mean_and_a_band_of_one_standard_deviation(self, tmp_path):
+        for seed, scale in ((1, 1.0), (2, 2.0), (3, 3.0)):
+            write(tmp_path, "DTD", "sym:0.6", "mae", seed, records=epochs(4, scale))
+        (axis,) = figures.gradient_curves(results("gradient-curves", tmp_path)).axes
+        n = np.arange(1, 5)
+        assert_allclose(line(axis, "mislabelled"), np.c_[n, 4 / n])
+        band = axis.collections[1].get_paths()[0].vertices
+        assert_allclose(
+            (band[:, 1].min(), band[:, 1].max()), (0.5, 6)
+        )  # 2/4 * (2 - 1), 2 * (2 + 1)
+
+    def test_rows_are_noises_and_columns_are_entries(self, tmp_path):
+        for noise in ("sym:0.4", "pair:0.4"):
+            for method in ("coop", "dspt"):
+                write(tmp_path, "caltech101", noise, method, records=epochs(3))
+        figure = figures.loss_curves(results("loss-curves", tmp_path))
+        assert titles(figure) == ["CoOp", "DSPT", "", ""]
+        assert figure.get_suptitle() == "Caltech101"
+        labels = [axis.get_ylabel() for axis in figure.axes]
+        assert labels == ["40 % symmetric\nmean loss", "", "40 % pair-flip\nmean loss", ""]
+
+    def test_a_panel_without_runs_is_left_out_of_its_row(self, tmp_path):
+        write(tmp_path, "caltech101", "sym:0.4", "coop", records=epochs(3))
+        write(tmp_path, "caltech101", "pair:0.4", "dspt", records=epochs(3))
+        figure = figures.loss_curves(results("loss-curves", tmp_path))
+        assert titles(figure) == ["CoOp", "DSPT"]
+        places = [axis.get_subplotspec() for axis in figure.axes]
+        assert [(p.rowspan.start, p.colspan.start) for p in places] == [(0, 0), (1, 1)]
+        assert all(axis.get_ylabel() and axis.get_xlabel() for axis in figure.axes)
+
+    def test_bounds_of_the_double_softmax_are_marked_for_dspt_alone(self, tmp_path):
+        for method in ("coop", "dspt"):
+            write(tmp_path, "embedded", "sym:0.4", method, records=epochs(3), classes=10)
+        coop, dspt = figures.loss_curves(results("loss-curves", tmp_path)).axes
+        bounds = [
+            one.get_ydata()[0] for one in dspt.lines if one.get_label() == "bounds of DSPT's loss"
+        ]
+        assert_allclose(bounds, [log(1 + 9 / e), log(e + 9)])
+        assert len(coop.lines) == 2
+
+    def test_no_bounds_where_the_classes_are_not_known(self, tmp_path):
+        folder = write(tmp_path, "embedded", "sym:0.4", "dspt", records=epochs(3))
+        config = json.loads((folder / "config.json").read_text())
+        del config["class_names"]
+        (folder / "config.json").write_text(json.dumps(config))
+        (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
+        assert len(axis.lines) == 2
+
+    def test_one_loss_has_one_scale_under_both_noises_and_each_loss_its_own(self, tmp_path):
+        for noise, scale in (("sym:0.4", 1.0), ("pair:0.4", 5.0)):
+            write(tmp_path, "embedded", noise, "coop", records=epochs(3, scale))
+            write(tmp_path, "embedded", noise, "mae", records=epochs(3, 0.1))
+        coop, mae, other_coop, _ = figures.loss_curves(results("loss-curves", tmp_path)).axes
+        assert coop.get_ylim() == other_coop.get_ylim() != mae.get_ylim()
+        assert coop.get_ylim()[1] > 10
+
+    def test_gradients_of_a_dataset_have_one_scale(self, tmp_path):
+        for dataset, method, scale in (
+            ("caltech101", "coop", 1.0),
+            ("caltech101", "dspt", 4.0),
+            ("DTD", "coop", 0.1),
+        ):
+            write(tmp_path, dataset, "sym:0.6", method, records=epochs(3, scale))
+        first, second, other = figures.gradient_curves(results("gradient-curves", tmp_path)).axes
+        assert first.get_ylim() == second.get_ylim() != other.get_ylim()
+        assert first.get_ylim()[1] > 8
+
+    def test_a_curve_that_is_null_is_not_drawn(self, tmp_path):
+        records = [record | {"loss_wrong": None} for record in epochs(3)]
+        write(tmp_path, "embedded", "sym:0.4", "coop", records=records)
+        (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
+        assert [one.get_label() for one in axis.lines] == ["correctly labelled"]
+
+    @pytest.mark.parametrize("name", ["gradient-curves", "gradient-distribution"])
+    def test_runs_without_gradients_were_made_by_an_older_version(self, name, tmp_path):
+        old = {key: value for key, value in epochs(1)[0].items() if "gradient" not in key}
+        write(tmp_path, "embedded", "sym:0.6", "dspt", records=[old], **get(name).config)
+        with pytest.raises(InputError, match="older version") as error:
+            figures.draw(results(name, tmp_path), tmp_path / "figure")
+        assert f"`dspt reproduce {name}`" in str(error.value)
+
+    def test_runs_without_true_labels_are_refused(self, tmp_path):
+        record = {"epoch": 1, "loss": 1.0, "accuracy": 50.0}
+        write(tmp_path, "embedded", "sym:0.4", "dspt", records=[record])
+        with pytest.raises(InputError, match="does not tell right from wrong labels"):
+            figures.draw(results("loss-curves", tmp_path), tmp_path / "figure")
+
+    @pytest.mark.parametrize("text", ["", "{"])
+    def test_a_damaged_record_is_named(self, text, tmp_path):
+        folder = write(tmp_path, "embedded", "sym:0.4", "dspt")
+        (folder / "metrics.jsonl").write_text(text)
+        with pytest.raises(InputError, match=r"metrics\.jsonl is missing, empty or damaged"):
+            figures.draw(results("loss-curves", tmp_path), tmp_path / "figure")
+
+
+class TestLogitClipTau:
+    def test_draws_accuracy_over_tau_against_dspt_and_zero_shot(self, tmp_path):
+        runs = write_all("logitclip-tau", tmp_path / "runs")
+        (axis,) = (figure := figures.logitclip_tau(results("logitclip-tau", runs))).axes
+        assert titles(figure) == ["DTD\n40 % symmetric"]
+        assert axis.get_xscale() == "log"
+        assert_allclose(line(axis, "LogitClip"), [(0.1, 50), (1, 70), (10, 65)])
+        assert_allclose(line(axis, "DSPT")[:, 1], 72)
+        assert_allclose(line(axis, "zero-shot")[:, 1], 60)
+        (band,) = axis.patches
+        assert_allclose(band.get_height(), 2 * 2**0.5)  # 71 and 73: the std is the root of 2
+
+    def test_dspt_alone_is_no_panel(self, tmp_path):
+        write(tmp_path, "DTD", "sym:0.4", "dspt")
+        write(tmp_path, "UCF101", "pair:0.4", "logitclip", option=["tau=2"])
+        figure = figures.logitclip_tau(results("logitclip-tau", tmp_path))
+        assert titles(figure) == ["UCF101\n40 % pair-flip"]
+
+
+class TestEarlyAccuracy:
+    def test_draws_the_first_ten_epochs_of_each_entry(self, tmp_path):
+        for method in ("coop", "dspt"):
+            write(tmp_path, "caltech101", "sym:0.8", method, records=epochs(30))
+        (axis,) = figures.early_accuracy(results("early-accuracy", tmp_path)).axes
+        n = np.arange(1, 11)
+        assert_allclose(line(axis, "CoOp"), np.c_[n, 50 + n])
+        assert_allclose(line(axis, "DSPT"), np.c_[n, 50 + n])
+        assert_allclose(line(axis, "zero-shot")[:, 1], 60)
+        assert axis.get_legend_handles_labels()[1] == ["CoOp", "DSPT", "zero-shot"]

@@ -1,0 +1,210 @@
+"""The report: one page that holds all, closes all its tags, and obeys nothing a run folder says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from dspt.errors import InputError
+from dspt.experiments.collect import find_runs
+from dspt.experiments.report import write_report
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+# The smallest PNG: one grey pixel.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
+
+
+class Page(HTMLParser):
+    """Reads a page, insists that every tag is closed in its order, and keeps what it meets."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def text(self, tag=None):
+        return "\n".join(text for inside, text in self.texts if tag in (None, inside))
+
+
+def add_run(folder, accuracy, data="caltech101", noise="sym:0.4", method="dspt", seed=1, **more):
+    """Write a finished run; `more` are settings, or `zero_shot` and `environment`."""
+    folder.mkdir(parents=True)
+    result = {
+        "data": data,
+        "noise": noise,
+        "method": method,
+        "seed": seed,
+        "accuracy": accuracy,
+        "zero_shot": more.pop("zero_shot", 60.0),
+        "wrong_labels": 0.4,
+        "seconds": 12.0,
+    }
+    environment = more.pop("environment", {"python": "3.99.1"})
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "config.json").write_text(json.dumps({"settings": more}))
+    (folder / "environment.json").write_text(json.dumps(environment))
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Give a function that writes the report of the runs in tmp_path/runs and reads it."""
+
+    def make(figures=None):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        path = tmp_path / "report.html"
+        write_report(find_runs(tmp_path / "runs"), path, figures or {})
+        return Page(path.read_text(encoding="utf-8"))
+
+    return make
+
+
+def test_shows_the_best_in_bold_the_second_underlined_and_the_paper_in_small(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0)
+    add_run(tmp_path / "runs" / "b", 70.0, method="mae")
+    page = report()
+    assert page.text("b") == "80.0"
+    assert page.text("u") == "70.0"
+    assert "95.07, −15.1" in page.text("small")  # 80 - 95.07
+
+
+def test_without_a_figure_has_no_picture_and_no_heading_of_one(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0)
+    page = report()
+    assert page.all("img") == []
+    assert "Figures" not in page.text()
+
+
+def test_without_runs_says_so(report):
+    page = report()
+    assert "no finished runs" in page.text()
+    assert page.all("table") == []
+
+
+def test_holds_figures_in_itself_with_words_for_those_who_do_not_see_them(tmp_path, report):
+    (tmp_path / "f.png").write_bytes(PNG)
+    page = report({"loss-curves": tmp_path / "f.png"})
+    (image,) = page.all("img")
+    assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) == PNG
+    assert "Mean loss of correctly and wrongly labelled samples" in image["alt"]
+
+
+def test_a_figure_that_is_no_png_or_not_there_is_named(tmp_path, report):
+    (tmp_path / "f.pdf").write_bytes(b"%PDF-1.4")
+    with pytest.raises(InputError, match=r"loss-curves: .*f\.pdf is not a PNG"):
+        report({"loss-curves": tmp_path / "f.pdf"})
+    with pytest.raises(InputError, match=r"loss-curves: .*none\.png cannot be read"):
+        report({"loss-curves": tmp_path / "none.png"})
+
+
+def test_asks_nothing_of_the_network(tmp_path, report):
+    (tmp_path / "f.png").write_bytes(PNG)
+    add_run(tmp_path / "runs" / "a", 80.0)
+    page = report({"loss-curves": tmp_path / "f.png"})
+    links = [a.get(name, "") for _, a in page.tags for name in ("src", "href")]
+    assert all(link.startswith(("data:", "#")) for link in links if link)
+    assert page.all("link") == []
+    assert not re.search(r"https?://|@import|url\(", (tmp_path / "report.html").read_text())
+
+
+def test_escapes_everything_that_comes_from_run_folders(tmp_path, report):
+    evil = "<script>alert('x')</script>\"&$title"
+    add_run(
+        tmp_path / "runs" / "<b>&folder",
+        80.0,
+        data=evil,
+        option=[],
+        environment={"<i>key": evil},
+    )
+    add_run(tmp_path / "runs" / "c", 80.0, template=evil, data=evil)
+    add_run(tmp_path / "runs" / "d", 80.0, data=evil, method=evil, noise=evil, option=[evil])
+    page = report()
+    assert len(page.all("script")) == 1
+    assert page.all("i") == []
+    assert evil in page.text("td")
+    assert evil in page.text("h3")  # the settings in which the runs differ
+    assert "<b>&folder" in page.text("td")
+
+
+def test_runs_of_other_settings_have_a_table_of_their_own_that_says_so(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0, epochs=5)
+    add_run(tmp_path / "runs" / "b", 90.0, epochs=7, lr=0.1)
+    page = report()
+    assert page.text("h3").splitlines() == ["epochs 5, lr 0.002", "epochs 7, lr 0.1"]
+    assert page.text("b").splitlines() == ["80.0", "90.0"]
+
+
+def test_runs_of_the_same_settings_have_one_table_without_such_a_heading(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0, workers=1)
+    add_run(tmp_path / "runs" / "b", 90.0, workers=2, seed=2)
+    page = report()
+    assert page.all("h3") == []
+    assert page.text("b") == "85.0"
+
+
+def test_runs_of_clip_are_not_shown_as_trained_from_scratch(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0, data="cifar10", noise="sym:0.2", method="coop")
+    assert "from scratch" not in report().text()
+
+
+def test_runs_of_a_figure_with_settings_of_its_own_are_in_no_table(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0, noise="sym:0.6", epochs=1, lr=0.0, warmup_lr=0.0)
+    page = report()
+    assert [a["class"] for a in page.all("table")] == ["list sortable", "list"]
+
+
+def test_leaves_out_methods_without_runs_and_names_them(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0)
+    page = report()
+    assert "NLPrompt" not in page.text("th")
+    assert "NLPrompt" in page.text("li")
+
+
+def test_lists_every_run_and_the_machines(tmp_path, report):
+    add_run(tmp_path / "runs" / "first", 81.234, noise="instance:0.4")
+    add_run(tmp_path / "runs" / "second", 70.0, environment="broken")
+    (tmp_path / "runs" / "second" / "environment.json").write_text("{")
+    text = report().text("td").splitlines()
+    assert {"first", "second", "instance:0.4", "81.23", "60.00", "40.0", "12", "3.99.1"} <= set(
+        text
+    )
+
+
+def test_every_table_has_a_caption_and_every_heading_a_scope(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0)
+    page = report()
+    assert len(page.all("caption")) == len(page.all("table")) == 3
+    assert all("scope" in attributes for attributes in page.all("th"))
+    assert page.text("title") == "dspt report: 1 run"
+    assert page.all("html")[0]["lang"] == "en"
+
+
+def test_is_the_same_page_for_the_same_runs(tmp_path, report):
+    add_run(tmp_path / "runs" / "a", 80.0, epochs=5)
+    add_run(tmp_path / "runs" / "b", 90.0, epochs=7)
+    report()
+    first = (tmp_path / "report.html").read_bytes()
+    report()
+    assert (tmp_path / "report.html").read_bytes() == first

@@ -1,0 +1,327 @@
+"""Tables: figures in the paper's places, best and second-best marked, empty cells empty, in all four styles."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from dspt.errors import InputError
+from dspt.experiments.catalogue import EXPERIMENTS, NINE
+from dspt.experiments.collect import collect, find_runs
+from dspt.experiments.tables import AVERAGE, STYLES, layout, render
+
+MAIN = EXPERIMENTS["main"]
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Give a function that writes run folders of (dataset, noise, method, seed, accuracy) and collects them."""
+
+    def make(runs, experiment=MAIN, zero_shot=50.0):
+        for number, (dataset, noise, method, seed, accuracy) in enumerate(runs):
+            folder = tmp_path / f"run{number}"
+            folder.mkdir()
+            result = {
+                "data": dataset,
+                "noise": noise,
+                "method": method,
+                "seed": seed,
+                "accuracy": accuracy,
+                "zero_shot": zero_shot,
+            }
+            (folder / "result.json").write_text(json.dumps(result))
+            settings = {"epochs": 5} | ({"learner": "network"} if experiment.from_scratch else {})
+            (folder / "config.json").write_text(json.dumps({"settings": settings}))
+        return collect(experiment, find_runs(tmp_path))
+
+    return make
+
+
+# By hand: DSPT (80 + 82) / 2 = 81 with deviation sqrt(2); the paper prints 95.07 for DSPT and 91.06 for CoOp.
+RUNS = [
+    ("caltech101", "sym:0.4", "dspt", 1, 80.0),
+    ("caltech101", "sym:0.4", "dspt", 2, 82.0),
+    ("caltech101", "sym:0.4", "coop", 1, 70.06),
+    ("caltech101", "sym:0.4", "mae", 1, 60.0),
+]
+
+
+def line(text, *starts):
+    """Return the first line in which these texts stand in this order."""
+    pattern = re.compile(r".*".join(map(re.escape, starts)))
+    return next(found for found in text.splitlines() if pattern.search(found))
+
+
+def markdown_cells(text, label):
+    return [cell.strip() for cell in line(text, f"| {label} |").split("|")[3:-1]]
+
+
+def latex_cells(text, label):
+    found = line(text, f"& {label} &").removesuffix(r" \\")
+    return [cell.strip() for cell in re.split(r"(?<!\\)&", found)[2:]]
+
+
+class TestMarks:
+    def test_markdown_has_the_best_in_bold_and_the_second_underlined(self, results):
+        text = render(results(RUNS), "markdown")
+        assert markdown_cells(text, "DSPT")[0] == "**81.0 ± 1.4**<br><sub>95.07, −14.1</sub>"
+        assert markdown_cells(text, "CoOp")[0] == "<u>70.1</u><br><sub>91.06, −21.0</sub>"
+        assert markdown_cells(text, "MAE")[0] == "60.0"
+
+    def test_latex_has_the_best_in_bold_and_the_second_underlined(self, results):
+        text = render(results(RUNS), "latex")
+        assert latex_cells(text, "DSPT")[0] == r"\textbf{81.0}{\tiny$\pm$1.4}"
+        assert latex_cells(text, "CoOp")[0] == r"\underline{70.1}"
+        assert latex_cells(text, "MAE")[0] == "60.0"
+        assert r"{\tiny 95.07, $-$14.1}" in text
+
+    def test_plain_text_marks_them_and_says_how(self, results):
+        text = render(results(RUNS), "terminal")
+        assert line(text, "  DSPT ").split("│")[0].split(maxsplit=1)[1].strip() == "81.0 ± 1.4*"
+        assert line(text, "  CoOp ").split()[1] == "70.1_"
+        assert line(text, "  MAE ").split()[1] == "60.0"
+        assert "* best of a setting, _ second-best" in text
+        assert "\x1b" not in text
+
+    def test_the_paper_and_the_difference_stand_on_the_line_below_ours(self, results):
+        lines = render(results(RUNS), "terminal").splitlines()
+        ours = next(i for i, text in enumerate(lines) if text.startswith("  DSPT "))
+        assert lines[ours + 1].replace("│", "").split() == ["paper,", "diff.", "95.07", "-14.1"]
+
+    def test_colour_is_bold_underline_and_dim_with_the_same_columns(self, results):
+        found = results(RUNS)
+        text = render(found, "terminal", colour=True)
+        assert "\x1b[1m81.0 ± 1.4\x1b[0m" in text
+        assert "\x1b[4m70.1\x1b[0m" in text
+        assert "81.0 ± 1.4*" not in text
+        bare = re.sub(r"\x1b\[\d+m", "", text).splitlines()
+        marked = render(found, "terminal").replace("1.4*", "1.4 ").replace("0.1_", "0.1 ")
+        row = line(marked, "  DSPT ")
+        assert row in bare
+
+    def test_equal_figures_share_a_mark(self, results):
+        runs = [("DTD", "sym:0.4", m, 1, a) for m, a in (("coop", 70), ("mae", 70), ("dspt", 60))]
+        text = render(results(runs), "markdown")
+        assert markdown_cells(text, "CoOp")[0].startswith("**70.0**")
+        assert markdown_cells(text, "MAE")[0] == "**70.0**"
+        assert markdown_cells(text, "DSPT")[0].startswith("<u>60.0</u>")
+
+    def test_a_difference_that_rounds_to_zero_has_no_sign(self, results):
+        text = render(results([("Caltech101", "sym:0.4", "dspt", 1, 95.04)]), "markdown")
+        assert "95.07, 0.0<" in text
+
+    def test_an_unknown_style_is_named(self, results):
+        with pytest.raises(InputError, match=r"'html'.*terminal, markdown, latex, csv"):
+            render(results(RUNS), "html")
+
+
+class TestEmptyCells:
+    def test_stay_empty_in_markdown_though_the_paper_has_them(self, results):
+        assert markdown_cells(render(results(RUNS), "markdown"), "NLPrompt") == [""] * 6
+
+    def test_stay_empty_in_latex(self, results):
+        assert latex_cells(render(results(RUNS), "latex"), "NLPrompt") == [""] * 6
+
+    def test_stay_empty_on_a_terminal(self, results):
+        text = render(results(RUNS), "terminal")
+        assert line(text, "  NLPrompt").replace("│", "").strip() == "NLPrompt"
+        assert "95.36" not in text
+
+    def test_stay_empty_in_csv(self, results):
+        rows = csv.DictReader(io.StringIO(render(results(RUNS), "csv")))
+        (row,) = (r for r in rows if r["method"] == "NLPrompt" and r["noise"] == "sym:0.4")
+        assert [row[k] for k in ("seeds", "mean", "std", "difference", "rank")] == ["0"] + [""] * 4
+
+    @pytest.mark.parametrize("style", STYLES)
+    def test_no_run_at_all_is_no_figure_at_all(self, results, style):
+        assert not re.search(r"\d\d\.\d", render(results([]), style))
+
+
+class TestLayout:
+    def test_main_has_a_block_for_each_dataset_with_methods_below_zero_shot(self, results):
+        table = layout(results(RUNS))
+        assert [block.name for block in table.blocks] == ["Caltech101"]
+        assert [row.label for row in table.rows] == ["zero-shot", *(e.label for e in MAIN.entries)]
+        assert table.columns[0] == ("symmetric", "40 %")
+        assert table.columns[-1] == ("pair-flip", "40 %")
+
+    @pytest.mark.parametrize("name", ["extreme", "similar", "cifar10"])
+    def test_the_smaller_tables_have_methods_side_by_side(self, results, name):
+        experiment = EXPERIMENTS[name]
+        first = experiment.settings[0]
+        run = (first.dataset, first.noise, experiment.entries[0].method, 1, 42.0)
+        table = layout(results([run], experiment))
+        assert [heading for _, heading in table.columns] == [e.label for e in experiment.entries]
+        assert [block.name for block in table.blocks] == [first.dataset]
+        assert len(table.blocks[0].rows) == len(experiment.noises)
+        assert table.blocks[0].rows[0].figures[0].cell.values == (42.0,)
+
+    def test_unsupervised_has_datasets_side_by_side(self, results):
+        runs = [(name, "none", "upl", 1, 60.0) for name in ("DTD", "UCF101")]
+        table = layout(results(runs, EXPERIMENTS["unsupervised"]))
+        assert [heading for _, heading in table.columns] == ["DTD", "UCF101", AVERAGE]
+        assert [row.label for row in table.rows] == ["zero-shot", "UPL", "Robust-UPL"]
+
+    def test_a_wide_table_is_broken_so_that_it_fits(self, results):
+        runs = [(name, "none", "upl", s, 60.0 + s) for name in NINE for s in (1, 2)]
+        text = render(results(runs, EXPERIMENTS["unsupervised"]), "terminal")
+        assert max(map(len, text.splitlines())) <= 120
+        assert all(name in text for name in NINE)
+
+    @pytest.mark.parametrize("name", [n for n, e in EXPERIMENTS.items() if e.kind == "table"])
+    def test_every_table_fits_120_columns(self, results, name):
+        experiment = EXPERIMENTS[name]
+        runs = [
+            (s.dataset, s.noise, e.method, seed, 40.0 + 10 * seed)
+            for s in experiment.settings
+            for e in experiment.entries
+            for seed in (1, 2)
+            if s.dataset in ("Caltech101", "DTD", "OxfordPets", "CIFAR10")
+        ]
+        text = render(results(runs, experiment), "terminal")
+        assert max(map(len, text.splitlines())) <= 120
+
+
+class TestAverage:
+    def average(self, table, label, column=0):
+        (block,) = (block for block in table.blocks if block.name == AVERAGE)
+        (row,) = (row for row in block.rows if row.label == label)
+        return row.figures[column]
+
+    def test_is_the_mean_of_the_means_where_every_dataset_has_the_cell(self, results):
+        table = layout(
+            results(
+                [
+                    ("Caltech101", "sym:0.4", "dspt", 1, 80.0),
+                    ("Caltech101", "sym:0.4", "dspt", 2, 90.0),
+                    ("DTD", "sym:0.4", "dspt", 1, 65.0),
+                    ("DTD", "sym:0.4", "coop", 1, 99.0),
+                ]
+            )
+        )
+        assert self.average(table, "DSPT").cell.values == (75.0,)  # (85 + 65) / 2
+        assert self.average(table, "DSPT").rank == 1
+        assert self.average(table, "CoOp").cell.values == ()
+        assert self.average(table, "DSPT", 1).cell.values == ()
+
+    def test_there_is_none_of_one_dataset(self, results):
+        assert AVERAGE not in [block.name for block in layout(results(RUNS)).blocks]
+
+    def test_of_some_of_the_nine_has_no_figure_of_the_paper(self, results):
+        runs = [(name, "sym:0.4", "dspt", 1, 70.0) for name in NINE[:8]]
+        assert self.average(layout(results(runs)), "DSPT").cell.paper is None
+
+    def test_of_the_nine_has_the_figure_the_paper_printed(self, results):
+        table = layout(results([(name, "sym:0.4", "dspt", 1, 70.0) for name in NINE]))
+        assert self.average(table, "DSPT").cell.paper == 81.1
+        assert self.average(table, "zero-shot").cell.paper == 62.5
+
+    def test_of_the_nine_and_another_has_no_figure_of_the_paper(self, results):
+        runs = [(name, "sym:0.4", "dspt", 1, 70.0) for name in (*NINE, "embedded")]
+        assert self.average(layout(results(runs)), "DSPT").cell.paper is None
+
+
+class TestNotes:
+    @pytest.mark.parametrize("style", ["terminal", "markdown", "latex"])
+    def test_say_what_ours_and_the_paper_are_of(self, results, style):
+        text = " ".join(render(results(RUNS), style).split())
+        assert "5 epochs" in text
+        assert "ViT-B/16 with 50 epochs" in text
+
+    def test_say_that_the_paper_trained_a_resnet_on_cifar10(self, results):
+        run = ("CIFAR10", "sym:0.2", "coop", 1, 70.0)
+        text = render(results([run], EXPERIMENTS["cifar10"]), "terminal")
+        assert "ResNet-34 trained for 200 epochs" in text
+        assert "ViT" not in text
+
+    def test_do_not_speak_of_the_paper_where_it_has_no_figure(self, results):
+        text = render(
+            results([("embedded", "sym:0.4", "dspt", 1, 90.0)], zero_shot=None), "terminal"
+        )
+        assert "ViT-B/16" not in text
+
+
+class TestCsv:
+    def test_parses_back_to_the_same_numbers(self, results):
+        found = results(RUNS)
+        rows = list(csv.DictReader(io.StringIO(render(found, "csv"))))
+        assert len(rows) == 1 + len(MAIN.noises) * len(MAIN.entries)  # zero-shot, and the cells
+        for setting in found.experiment.settings:
+            for entry in found.experiment.entries:
+                cell = found.cell(setting, entry.label)
+                (row,) = (
+                    r for r in rows if (r["noise"], r["method"]) == (setting.noise, entry.label)
+                )
+                assert row["experiment"] == "main"
+                assert row["dataset"] == "Caltech101"
+                assert int(row["seeds"]) == len(cell.values)
+                for name in ("mean", "std", "paper", "difference"):
+                    assert (float(row[name]) if row[name] else None) == getattr(cell, name)
+        ranks = {r["method"]: r["rank"] for r in rows if r["noise"] == "sym:0.4" and r["rank"]}
+        assert ranks == {"DSPT": "1", "CoOp": "2"}
+
+
+HOSTILE = r"50%_of & $x^2 {a}~\b #1 <i>|`*" + "\x1b[2J\n"
+
+
+class TestSpecialSigns:
+    def test_latex_is_balanced_and_escaped(self, results):
+        text = render(results([*RUNS, (HOSTILE, "sym:0.4", "dspt", 1, 50.0)]), "latex")
+        bare = re.sub(r"\\[{}]", "", text)
+        depth = 0
+        for sign in bare:
+            depth += (sign == "{") - (sign == "}")
+            assert depth >= 0
+        assert depth == 0
+        begun = re.findall(r"\\begin\{(\w+\*?)\}", text)
+        assert begun == re.findall(r"\\end\{(\w+\*?)\}", text)[::-1]
+        assert r"Accuracy (\%)" in text
+        assert (
+            r"50\%\_of \& \$x\textasciicircum{}2 \{a\}\textasciitilde{}\textbackslash{}b \#1"
+            in text
+        )
+        columns = len(MAIN.noises) + 2
+        rows = [r for r in text.splitlines() if r.endswith(r"\\") and "multicolumn" not in r]
+        assert {len(re.split(r"(?<!\\)&", row)) for row in rows} == {columns}
+
+    def test_latex_uses_no_other_package(self, results):
+        text = render(results(RUNS), "latex")
+        known = {
+            *(
+                "begin",
+                "end",
+                "centering",
+                "caption",
+                "label",
+                "scriptsize",
+                "setlength",
+                "tabcolsep",
+            ),
+            *("toprule", "midrule", "bottomrule", "cmidrule", "multicolumn", "multirow"),
+            *("tiny", "textbf", "underline", "pm", "usepackage"),
+        }
+        assert set(re.findall(r"\\([A-Za-z]+)", text)) <= known
+
+    def test_a_long_latex_table_goes_on_in_another_float(self, results):
+        runs = [(name, "sym:0.4", e.method, 1, 50.0) for name in NINE for e in MAIN.entries]
+        text = render(results(runs), "latex")
+        floats = text.split(r"\begin{table*}")[1:]
+        assert len(floats) > 1
+        assert all(part.count(r" \\") <= 60 for part in floats)
+        labels = re.findall(r"\\label\{(.*?)\}", text)
+        assert len(set(labels)) == len(floats)
+        assert [n for n in (*NINE, AVERAGE) if rf"{{*}}{{{n}}}" not in text] == []
+
+    def test_markdown_keeps_its_columns(self, results):
+        text = render(results([(HOSTILE, "sym:0.4", "dspt", 1, 50.0)]), "markdown")
+        rows = [row for row in text.splitlines() if row.startswith("|")]
+        assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {2 + 2 + len(MAIN.noises)}
+        assert "<i>" not in text
+
+    @pytest.mark.parametrize("style", ["terminal", "markdown", "latex"])
+    def test_a_name_cannot_command_the_terminal(self, results, style):
+        assert "\x1b" not in render(results([(HOSTILE, "sym:0.4", "dspt", 1, 50.0)]), style)
