@@ -162,6 +162,7 @@ class TestNLPrompt:
             method="sinkhorn_log",
             numItermax=1000,
             stopThr=1e-6,
+            warn=False,
         )
         assert_close(transport(cost, reg).numpy(), expected, atol=1e-5, rtol=0)
 
@@ -189,6 +190,39 @@ class TestNLPrompt:
         logits = [[9.0, 0], [9, 0], [1.0, 0], [1.0, 0]]
         clean, _ = methods.make("nlprompt").plan(epoch(logits, [0, 0, 0, 0]))
         assert clean.samples.tolist() == [0, 1]
+
+
+class TestDSPTAuto:
+    # Sure predictions of ten samples; three labels are wrong.
+    LOGITS = (12.0 * np.eye(5)[np.arange(10) % 5]).tolist()
+    LABELS = (0, 1, 2, 3, 4, 0, 1, 3, 4, 0)
+
+    def plan(self, memory=None):
+        given = epoch([], self.LABELS, self.LOGITS, memory=memory)
+        return methods.make("dspt-auto").plan(given)[0]
+
+    def test_estimates_the_noise_rate_from_the_zero_shot_prediction(self):
+        memory = {}
+        self.plan(memory)
+        assert float(memory["noise_rate"]) == pytest.approx(0.3, abs=1e-3)
+        # a share of 3 in 10, each label certainly right or wrong: sqrt(0.3 * 0.7 / 10)
+        assert float(memory["noise_rate_error"]) == pytest.approx(0.145, abs=2e-3)
+
+    def test_shifts_every_sample_by_the_upper_end_of_the_estimate(self):
+        phase = self.plan()
+        n = 0.3 + 0.145
+        logits = torch.tensor([[2.0, 0, 0]], dtype=torch.float64)
+        p = float(logits.softmax(1)[0, 0])
+        expected = (1 + n) * np.log((1 + n) / (p + n))
+        assert float(phase.loss(logits, torch.tensor([0]))) == pytest.approx(expected, rel=1e-2)
+        assert phase.samples.tolist() == list(range(10))
+        assert phase.targets.tolist() == list(self.LABELS)
+
+    def test_keeps_its_first_estimate(self):
+        memory = {"noise_rate": torch.tensor(0.9), "noise_rate_error": torch.tensor(0.3)}
+        logits, label = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+        found = self.plan(memory).loss(logits, label)
+        assert_close(found, losses.get("shifted")(logits, label, "none", shift=1.0))
 
 
 class TestJoAPR:
@@ -270,7 +304,7 @@ class TestAll:
     def test_names_are_those_of_the_command_line(self):
         names = (
             "zero-shot coop smoothing mae gce nce sce nce-rce bootstrap bootstrap-hard logitnorm "
-            "logitclip square select nlprompt upl robust-upl joapr dspt"
+            "logitclip square select nlprompt upl robust-upl joapr dspt dspt-auto"
         )
         assert set(names.split()) <= set(METHODS)
 

@@ -273,7 +273,7 @@ class TestRecipe:
         assert record["loss"] is None
 
 
-REFUSED = ["zero-shot", "upl", "robust-upl", "nlprompt", "joapr"]
+REFUSED = ["zero-shot", "upl", "robust-upl", "nlprompt", "joapr", "dspt-auto"]
 
 
 class TestMethods:

@@ -38,6 +38,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "tau": (lambda value: value > 0, "a number above 0"),
     "reciprocal": (lambda value: True, "True or False"),
     "s": (lambda value: value > 0, "a number above 0"),
+    "shift": (lambda value: value >= 0, "a number of 0 or more"),
 }
 
 
@@ -271,6 +272,15 @@ def _dspt_scale(logits: Tensor, labels: Tensor, s: float = 1.0) -> Tensor:
     return (p.logsumexp(1) - _of_label(p, labels)) / s
 
 
+def _shifted(logits: Tensor, labels: Tensor, shift: float = 0.0) -> Tensor:
+    """-(1 + n) log((p_y + n) / (1 + n)): cross-entropy for n = 0, towards MAE for a large n."""
+    log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0]
+    if shift == 0:
+        return -log_p
+    p = log_p.exp()
+    return (1 + shift) * torch.log1p((1 - p) / (p + shift))  # no difference of large numbers
+
+
 _RULES: dict[str, Callable[..., Tensor]] = {
     "ce": _ce,
     "smoothing": _smoothing,
@@ -288,6 +298,7 @@ _RULES: dict[str, Callable[..., Tensor]] = {
     "square": _square,
     "dspt": _dspt,
     "dspt-scale": _dspt_scale,
+    "shifted": _shifted,
 }
 
 

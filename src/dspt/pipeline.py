@@ -184,6 +184,7 @@ def _result(
         "last_accuracy": last.get("accuracy", accuracy),
         "zero_shot": zero_shot,
         "loss": last.get("loss"),
+        **{name: last[name] for name in ("noise_rate", "noise_rate_error") if name in last},
         "seconds": round(seconds, 3),
     }
 

@@ -157,6 +157,8 @@ def fit(
         )
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
+        # what a method found out about the labels, such as how many are wrong
+        record |= {name: float(value) for name, value in memory.items() if value.ndim == 0}
         if epoch == 0 and seen:
             record |= _histogram(problem, seen, gradients)
         if problem.test_x is not None and problem.test_y is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from string import Template
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dspt import __version__
 from dspt.errors import InputError
-from dspt.experiments import collect, tables
+from dspt.experiments import collect, figures, tables
 from dspt.experiments.catalogue import EXPERIMENTS
 from dspt.experiments.collect import Results, Run
 from dspt.experiments.tables import Layout, Row, Shown
@@ -23,9 +25,27 @@ from dspt.files import write_text
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def write_report(runs: Sequence[Run], path: Path, figures: Mapping[str, Path]) -> None:
-    """Write the page to `path`: a table for each experiment that has runs, the figures (PNG) by name, and all runs."""
-    sections = [*_tables(runs), *_figures(figures), *_all_runs(runs), *_machines(runs)]
+def make(folder: Path, path: Path) -> dict[str, Any]:
+    """Write the page of all runs below a folder to `path`, and return what it shows."""
+    runs = collect.find_runs(folder)
+    if not runs:
+        raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
+    with TemporaryDirectory() as drawn:
+        pictures = {}
+        for experiment in EXPERIMENTS.values():
+            # Runs of several kinds are for dspt figure --where, where the user says which ones are meant.
+            if experiment.kind == "figure":
+                with suppress(InputError):
+                    results = collect.collect(experiment, runs)
+                    files = figures.draw(results, Path(drawn) / experiment.name)
+                    pictures[experiment.name] = files[-1]
+        write_report(runs, path, pictures)
+    return {"runs": len(runs), "figures": list(pictures)}
+
+
+def write_report(runs: Sequence[Run], path: Path, pictures: Mapping[str, Path]) -> None:
+    """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs."""
+    sections = [*_tables(runs), *_figures(pictures), *_all_runs(runs), *_machines(runs)]
     links = "".join(
         f'<li><a href="#{name}">{name.replace("-", " ", 1).capitalize()}</a></li>'
         for name, _, _ in sections

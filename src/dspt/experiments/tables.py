@@ -15,6 +15,7 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dspt.errors import InputError
 from dspt.experiments import paper
@@ -531,23 +532,42 @@ def _in_latex(text: str) -> str:
 
 
 def _csv(results: Results) -> str:
-    """One row for each cell, with all digits. Averages are left out: they would be counted twice."""
+    """One line for each cell, with all digits."""
+    found = rows(results)
     file = io.StringIO()
-    rows = csv.writer(file, lineterminator="\n")
-    names = ("dataset", "noise", "method", "options", "seeds", "mean", "std", "paper")
-    rows.writerow(["experiment", *names, "difference", "rank"])
+    lines = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+    lines.writeheader()
+    lines.writerows(found)
+    return file.getvalue()
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return one row for each cell, with all digits. Averages are left out: they would be counted twice."""
+    found = []
 
     def add(setting: Setting, method: str, options: str, cell: Cell, rank: int | None) -> None:
-        numbers = (len(cell.values), cell.mean, cell.std, cell.paper, cell.difference, rank)
-        place = (results.experiment.name, setting.dataset, setting.noise, method, options)
-        rows.writerow([*place, *("" if number is None else number for number in numbers)])
+        found.append(
+            {
+                "experiment": results.experiment.name,
+                "dataset": setting.dataset,
+                "noise": setting.noise,
+                "method": method,
+                "options": options,
+                "seeds": len(cell.values),
+                "mean": cell.mean,
+                "std": cell.std,
+                "paper": cell.paper,
+                "difference": cell.difference,
+                "rank": rank,
+            }
+        )
 
-    for dataset, cell in results.zero_shot.items():
-        if not results.experiment.from_scratch:
-            add(Setting(dataset, ""), ZERO_SHOT, "", cell, None)
+    shown = dict.fromkeys(setting.dataset for setting in results.experiment.settings)
+    for dataset in shown if not results.experiment.from_scratch else ():
+        add(Setting(dataset, ""), ZERO_SHOT, "", results.zero_shot[dataset], None)
     for setting in results.experiment.settings:
         ranks = results.ranks(setting)
         for entry in results.experiment.entries:
             cell, rank = results.cell(setting, entry.label), ranks.get(entry.label)
             add(setting, entry.label, " ".join(entry.options), cell, rank)
-    return file.getvalue()
+    return found

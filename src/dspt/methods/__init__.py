@@ -14,6 +14,7 @@ from dspt.errors import InputError
 from dspt.methods.bootstrap import Bootstrap, HardBootstrap
 from dspt.methods.coop import CoOp
 from dspt.methods.dspt import DSPT
+from dspt.methods.dspt_auto import DSPTAuto
 from dspt.methods.gce import GCE
 from dspt.methods.joapr import JoAPR
 from dspt.methods.logitclip import LogitClip
@@ -36,7 +37,7 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         *(ZeroShot, CoOp, Smoothing, MAE, GCE, NCE, SCE, NCERCE, Bootstrap, HardBootstrap),
-        *(LogitNorm, LogitClip, Square, Select, NLPrompt, UPL, RobustUPL, JoAPR, DSPT),
+        *(LogitNorm, LogitClip, Square, Select, NLPrompt, UPL, RobustUPL, JoAPR, DSPT, DSPTAuto),
     )
 }
 

@@ -28,6 +28,7 @@ _NEEDS = {
     "upl": _TEXT,
     "robust-upl": _TEXT,
     "nlprompt": _TEXT,
+    "dspt-auto": _TEXT,
     "joapr": "it blends the features of a frozen CLIP",
 }
 

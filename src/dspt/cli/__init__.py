@@ -1,0 +1,47 @@
+"""The command line: parse, call, print. Whatever takes time is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dspt import __version__
+
+# isort: off
+# Each adds its commands to the app, in the order in which the help shows them.
+from dspt.cli import learning, experiments, data  # noqa: F401
+
+# isort: on
+from dspt.cli.common import app
+from dspt.errors import InputError
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dspt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence and exit status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"dspt: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\ndspt: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,142 @@
+"""What the commands have in common: the app, options that mean the same everywhere, and how things are printed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+app = typer.Typer(
+    name="dspt",
+    help="Adapt CLIP to a classification task when many training labels are wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder of class folders; a .csv or .parquet manifest (path,label[,true_label][,split]); "
+        "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
+        "file; hf:NAME for a Hugging Face dataset; or 'embedded'.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where named datasets lie, in CoOp's layout (default: $DSPT_ROOT); for a manifest, where its "
+        "relative paths start.",
+    ),
+]
+ClassNames = Annotated[
+    Path | None,
+    typer.Option(help="For a manifest: a text file with one class name a line, in label order."),
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave out images and rows that cannot be used, instead of stopping; a run folder lists them.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Run folder; an interrupted run goes on there. Default: under runs/."),
+]
+Overwrite = Annotated[bool, typer.Option(help="Start anew if the folder holds another run.")]
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A folder made by dspt train or PromptClassifier.save."),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Model = Annotated[
+    str, typer.Option(help="CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")
+]
+
+
+def with_settings(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator: one option for each field of `kind`, gathered in the command's `config` argument."""
+    return lambda command: _with_settings(command, kind)
+
+
+def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..., Any]:
+    hints = get_type_hints(settings_of)
+    own = [
+        p
+        for p in inspect.signature(command, eval_str=True).parameters.values()
+        if p.name != "config"
+    ]
+    settings = []
+    for field in fields(settings_of):
+        kind = hints[field.name]
+        default: Any = field.default
+        if field.name == "option":
+            kind, default = list[str] | None, None
+        flag = "--" + field.name.replace("_", "-")
+        option = typer.Option(flag, help=field.metadata["help"])
+        settings.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=Annotated[kind, option],
+            )
+        )
+
+    def wrapped(**values: Any) -> Any:
+        asked = {field.name: values.pop(field.name) for field in fields(settings_of)}
+        asked["option"] = tuple(asked["option"] or ())
+        return command(**values, config=settings_of(**asked))
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def reporter(quiet: bool) -> Any:
+    """Return what tells the user how far work is."""
+    from dspt.progress import Reporter
+
+    return Reporter(silent=quiet)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object on a line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
+    """Print names with figures in percent under a title."""
+    print(title)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"  {name:<{width}}  {'-' if value is None else f'{value:6.2f} %'}")
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """On Ctrl-C, say how to go on with what the command was doing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
+        again = shlex.join(["dspt", *kept])
+        print(f"\nstopped; finished epochs are saved. To go on: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None

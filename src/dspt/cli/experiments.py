@@ -1,0 +1,312 @@
+"""Commands about many runs: the paper's experiments, their tables and figures, and a page with everything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dspt.cli.common import Json, Quiet, Root, app, print_json, reporter, resumable
+from dspt.errors import InputError
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")
+]
+Runs = Annotated[Path, typer.Option(help="The folder below which the run folders are.")]
+Only = Annotated[
+    str | None,
+    typer.Option(help="A part of it: dataset=pets,method=dspt,noise=sym:0.4,seed=1."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(help="Take runs with these settings alone: epochs=20,learner=prompt."),
+]
+
+
+@app.command(name="experiments")
+def list_experiments(json_output: Json = False) -> None:
+    """List the experiments of the paper: tables and figures, and how many runs each is made of.
+
+    Examples:
+
+        dspt experiments
+    """
+    from dspt.experiments.catalogue import EXPERIMENTS
+
+    rows = [
+        {
+            "name": one.name,
+            "kind": one.kind,
+            "title": one.title,
+            "datasets": list(one.datasets),
+            "noises": list(one.noises),
+            "methods": [entry.label for entry in one.entries],
+            "seeds": list(one.seeds),
+            "runs": len(list(one.runs())),
+        }
+        for one in EXPERIMENTS.values()
+    ]
+    if json_output:
+        print_json({"experiments": rows})
+        return
+    for row in rows:
+        print(f"{row['name']:<22}{row['kind']:<7}{row['runs']:>5} runs  {row['title']}")
+
+
+@app.command()
+def reproduce(
+    name: Name,
+    root: Root = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another source than the paper's datasets: 'embedded', a folder, a feature file; may be repeated."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="CLIP checkpoint; for cifar10 the network: resnet34, resnet18 or small. "
+            "Default: the paper's ViT-B/16 from the hub, 'embedded' for embedded data."
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the paper's.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Comma-separated, instead of the paper's: 1,2,3.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Any other setting of a run, as name=value; may be repeated: shots=16."
+        ),
+    ] = None,
+    only: Only = None,
+    runs: Runs = Path("runs"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and how long it would take.")
+    ] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Do the runs of an experiment of the paper. Runs that are done are not repeated; one that breaks stops no other.
+
+    Examples:
+
+        dspt reproduce main --root datasets/ --dry-run
+
+        dspt reproduce main --root datasets/ --only dataset=pets,method=dspt
+
+        dspt reproduce main --data embedded --epochs 5 --seeds 1
+
+        dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
+    """
+    from dspt.experiments import reproduce as engine
+
+    experiment = _experiment(name, data, seeds, only)
+    experiment = _with_settings(experiment, model, epochs, setting or [], data or [])
+    jobs = engine.jobs(experiment, runs)
+    if dry_run:
+        _estimate(jobs, root, quiet, json_output)
+        return
+    with resumable():
+        outcomes = list(engine.do(jobs, root, reporter(quiet)))
+    failures = engine.failures(outcomes)
+    if json_output:
+        print_json(
+            {
+                "experiment": name,
+                "runs": [
+                    {
+                        "dataset": o.job.spec.setting.dataset,
+                        "noise": o.job.spec.setting.noise,
+                        "method": o.job.spec.entry.method,
+                        "options": list(o.job.spec.entry.options),
+                        "seed": o.job.spec.seed,
+                        "folder": str(o.job.folder),
+                        "accuracy": o.result["accuracy"] if o.result else None,
+                        "error": o.error,
+                    }
+                    for o in outcomes
+                ],
+                "failed": sum(o.error is not None for o in outcomes),
+            }
+        )
+    else:
+        done = sum(o.error is None for o in outcomes)
+        print(f"{done} of {len(outcomes)} runs are done, in {runs}")
+        made = experiment.kind
+        print(f"next: dspt {made} {name}" + (f" --runs {runs}" if runs != Path("runs") else ""))
+    for line in failures:
+        print(f"failed: {line}", file=sys.stderr)
+    raise typer.Exit(1 if failures else 0)
+
+
+@app.command()
+def table(
+    name: Name,
+    runs: Runs = Path("runs"),
+    style: Annotated[
+        str, typer.Option("--format", help="terminal, markdown, latex or csv.")
+    ] = "terminal",
+    every_dataset: Annotated[
+        bool, typer.Option("--all", help="Show datasets without runs too.")
+    ] = False,
+    only: Only = None,
+    where: Where = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Show a table of the paper, made from run folders: mean ± std over seeds, and the paper's own figures.
+
+    Examples:
+
+        dspt table main
+
+        dspt table extreme --runs runs --format latex --out extreme.tex
+    """
+    from dspt.experiments import tables
+    from dspt.files import replacing
+
+    results = _results(name, runs, only, where, every_dataset)
+    if json_output:
+        print_json({"experiment": name, "notes": results.notes, "cells": tables.rows(results)})
+        return
+    colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    text = tables.render(results, style, colour=colour)
+    if out is not None:
+        with replacing(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        print(out)
+        return
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.stdout.write(text)
+
+
+@app.command()
+def figure(
+    name: Name,
+    runs: Runs = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The folder for NAME.pdf and NAME.png.")] = Path(
+        "figures"
+    ),
+    only: Only = None,
+    where: Where = None,
+    json_output: Json = False,
+) -> None:
+    """Draw a figure of the paper from run folders, as PDF and PNG.
+
+    Examples:
+
+        dspt figure accuracy-vs-noise
+
+        dspt figure loss-curves --runs runs --out paper/figures
+    """
+    from dspt.experiments import figures
+
+    files = figures.draw(_results(name, runs, only, where), out / name)
+    if json_output:
+        print_json({"files": [str(file) for file in files]})
+        return
+    print(*files, sep="\n")
+
+
+@app.command()
+def report(
+    runs: Runs = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    json_output: Json = False,
+) -> None:
+    """Write one self-contained HTML page with everything that was run: tables, figures, runs, versions.
+
+    Examples:
+
+        dspt report
+
+        dspt report --runs runs --out results.html
+    """
+    from dspt.experiments import report as page
+
+    shown = page.make(runs, out)
+    if json_output:
+        print_json({"file": str(out), **shown})
+        return
+    print(out)
+
+
+def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Any:
+    """The experiment asked for: on these data, with these seeds, or a part of it."""
+    from dspt.experiments import catalogue
+
+    experiment = catalogue.get(name)
+    if data:
+        experiment = catalogue.on_data(experiment, data)
+    if seeds is not None:
+        try:
+            numbers = [int(seed) for seed in seeds.split(",")]
+        except ValueError:
+            raise InputError(f"seeds {seeds!r}: expected whole numbers, such as 1,2,3") from None
+        experiment = catalogue.with_seeds(experiment, numbers)
+    return catalogue.narrowed(experiment, only) if only else experiment
+
+
+def _with_settings(
+    experiment: Any, model: str | None, epochs: int | None, pairs: list[str], data: list[str]
+) -> Any:
+    """The experiment with these settings of a run; those that it declares itself stay."""
+    from dspt.experiments import catalogue
+
+    settings: dict[str, Any] = {"epochs": epochs, "model": model}
+    if model is None and not experiment.from_scratch:
+        settings["model"] = "embedded" if data == ["embedded"] else "openai/clip-vit-base-patch16"
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"set {pair!r}: expected name=value, such as shots=16")
+        settings[key.replace("-", "_")] = _value(value)
+    return catalogue.with_config(experiment, **settings)
+
+
+def _value(text: str) -> Any:
+    """A setting as it was meant: a whole number, a number, a truth value or a text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _estimate(jobs: Any, root: Path | None, quiet: bool, json_output: bool) -> None:
+    from dataclasses import asdict
+
+    from dspt.experiments.estimate import estimate, lines
+
+    found = estimate(jobs, root, reporter(quiet))
+    if json_output:
+        print_json({"datasets": [asdict(one) for one in found]})
+        return
+    for job in jobs:
+        print(f"{'done ' if job.done else 'to do'}  {job.title}")
+    print(*lines(found), sep="\n")
+
+
+def _results(
+    name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False
+) -> Any:
+    from dataclasses import replace
+
+    from dspt.experiments import catalogue, collect
+
+    experiment = catalogue.get(name)
+    found = collect.find_runs(runs)
+    if where:
+        found = collect.where(found, where)
+    results = collect.collect(experiment, found, every_dataset)
+    if not results.runs:
+        raise InputError(f"{name}: no runs of it below {runs}; 'dspt reproduce {name}' makes them")
+    if only:
+        results = replace(results, experiment=catalogue.narrowed(results.experiment, only))
+    return results

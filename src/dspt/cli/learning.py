@@ -1,0 +1,362 @@
+"""Commands about one task: train, judge, predict, and what goes with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dspt.cli.common import (
+    ClassNames,
+    Data,
+    Json,
+    Model,
+    Out,
+    Overwrite,
+    Quiet,
+    Root,
+    Run,
+    SkipBad,
+    app,
+    print_json,
+    print_table,
+    reporter,
+    resumable,
+    with_settings,
+)
+from dspt.config import GENERIC_TEMPLATE, Config
+from dspt.scratch.config import ScratchConfig
+
+
+@app.command()
+@with_settings(Config)
+def train(
+    data: Data,
+    config: Config,
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="Labels to make wrong: none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3 (depends on "
+            "the image), matrix:T.npy, or given labels from file:labels.csv or "
+            "file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
+        ),
+    ] = "none",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn a prompt from labelled images, some of whose labels may be wrong.
+
+    Examples:
+
+        dspt train photos/ --model openai/clip-vit-base-patch16 --out runs/photos
+
+        dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
+
+        dspt train photos.csv --model openai/clip-vit-base-patch16 --skip-bad
+
+        dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
+
+        dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
+    """
+    from dspt.data import open_dataset
+    from dspt.pipeline import run
+
+    with resumable():
+        dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+        result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
+    if json_output:
+        print_json(result)
+        return
+    wrong = (
+        f", {100 * result['wrong_labels']:.0f} % of the labels wrong"
+        if result["wrong_labels"]
+        else ""
+    )
+    print_table(
+        f"{result['data']}, noise {result['noise']}{wrong}",
+        [("zero-shot", result["zero_shot"]), (result["method"], result["accuracy"])],
+    )
+    if "noise_rate_error" in result:
+        found = f"{100 * result['noise_rate']:.1f} ± {100 * result['noise_rate_error']:.1f} %"
+        print(f"estimated share of wrong labels: {found}")
+    if result.get("skipped"):
+        print(f"{result['skipped']} bad entries were left out: {result['run']}/skipped.csv")
+    print(f"run folder: {result['run']}")
+
+
+@app.command()
+@with_settings(ScratchConfig)
+def scratch(
+    data: Data,
+    config: ScratchConfig,
+    noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
+    root: Root = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a ResNet from scratch on small images, without CLIP: what a loss does without prior knowledge.
+
+    Examples:
+
+        dspt scratch cifar10 --root datasets/ --method gce --noise sym:0.5
+
+        dspt scratch cifar10 --root datasets/ --stem cifar --limit 500 --epochs 20 --json
+    """
+    from dspt.data import open_dataset
+    from dspt.scratch import run
+
+    with resumable():
+        dataset = open_dataset(data, root=root)
+        result = run(dataset, config, noise, out, overwrite, reporter(quiet))
+    if json_output:
+        print_json(result)
+        return
+    title = f"{result['data']}, noise {result['noise']}, {config.model} from scratch"
+    print_table(title, [(result["method"], result["accuracy"])])
+    print(f"run folder: {result['run']}")
+
+
+@app.command()
+def zeroshot(
+    data: Data,
+    model: Model = "embedded",
+    template: Annotated[
+        str, typer.Option(help="Prompt, with {} for the class name.")
+    ] = GENERIC_TEMPLATE,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell how well CLIP does on the test set without any training.
+
+    Examples:
+
+        dspt zeroshot photos/ --model openai/clip-vit-base-patch16
+
+        dspt zeroshot embedded --template "a picture of a {}." --json
+
+        dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
+    """
+    from dspt import evaluate
+    from dspt.data import open_dataset
+
+    config = Config(model=model, template=template, device=device, method="zero-shot")
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = evaluate.zero_shot(dataset, config, reporter(quiet), skip_bad)
+    if json_output:
+        print_json(result)
+        return
+    print_table(
+        f"{result['data']}, {result['samples']} test images, {result['classes']} classes",
+        [(repr(prompt), value) for prompt, value in result["templates"].items()],
+    )
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
+
+
+@app.command(name="eval")
+def evaluate_run(
+    run: Run,
+    data: Data,
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell how well a learnt prompt does on the test set of DATA, class by class.
+
+    Examples:
+
+        dspt eval runs/photos photos/
+
+        dspt eval runs/photos other_photos/ --json
+    """
+    from dspt import evaluate
+    from dspt.data import open_dataset
+
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
+    if json_output:
+        print_json(result)
+        return
+    rows = [("all classes", result["accuracy"])]
+    rows += sorted(result["per_class"].items(), key=lambda row: row[1])
+    print_table(f"{run} on {result['data']}, {result['samples']} test images", rows[:21])
+    if len(rows) > 21:
+        print(f"and {len(rows) - 21} more classes, all better; --json lists them")
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
+
+
+@app.command()
+def predict(
+    run: Run,
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")
+    ],
+    top: Annotated[int, typer.Option(help="How many classes to name for each image.")] = 1,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Name the class of images.
+
+    Examples:
+
+        dspt predict runs/photos new.jpg
+
+        dspt predict runs/photos inbox/ --top 3 --json
+    """
+    from dspt import evaluate
+
+    results = evaluate.predict(run, images, top, reporter(quiet))
+    if json_output:
+        print_json({"predictions": results})
+        return
+    for result in results:
+        best = ", ".join(
+            f"{one['class']} {100 * one['probability']:.1f} %" for one in result["classes"]
+        )
+        print(f"{result['image']}: {best}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the plots and run folders go.")] = Path("demo"),
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of noise, context and order.")] = 1,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what wrong labels do to CLIP, on the embedded model and images. No network, two minutes.
+
+    Examples:
+
+        dspt demo
+
+        dspt demo --seed 2 --out demo-2 --json
+    """
+    from dspt.demo import NOISES, run_demo
+
+    result = run_demo(out, epochs, seed, reporter(quiet))
+    if json_output:
+        print_json(result)
+        return
+    methods = list(result["sym60"])
+    print(f"\n{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
+    for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
+        values = "".join(f"{result[key][m]:8.1f}" for m in methods)
+        print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
+    print("\n" + "\n".join(result["plots"]))
+
+
+@app.command(name="noise")
+def make_noise(
+    data: Data,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The label file, .csv or .npy, for --noise file:LABELS.")
+    ] = Path("labels.csv"),
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Picture of the confusion, .png or .pdf. Default: beside the labels."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
+    model: Annotated[
+        str, typer.Option(help="The checkpoint whose features inst: looks at; not used otherwise.")
+    ] = "embedded",
+    root: Root = None,
+    class_names: ClassNames = None,
+    skip_bad: SkipBad = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make wrong labels for DATA: a label file, and a picture of what was taken for what.
+
+    Examples:
+
+        dspt noise embedded --noise pair:0.4 --out labels.csv
+
+        dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
+
+        dspt train photos/ --noise file:labels.npy
+    """
+    from dspt.confusion import mislabel
+    from dspt.data import open_dataset
+
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    result = mislabel(dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad)
+    if json_output:
+        print_json(result)
+        return
+    print(
+        f"{result['wrong']:,} of {result['labels']:,} labels wrong "
+        f"({100 * result['rate']:.1f} %): {result['file']}"
+    )
+    for one in result["most_common"][:5]:
+        print(f"  {one['true']} -> {one['given']}: {one['count']}")
+    print(f"picture: {result['picture']}")
+    if result["skipped"]:
+        print(f"{result['skipped']} bad entries were left out")
+
+
+@app.command(name="methods")
+def list_methods(json_output: Json = False) -> None:
+    """List the methods: formula, hyper-parameters with their defaults, where each comes from.
+
+    Examples:
+
+        dspt methods
+
+        dspt train embedded --method gce --option q=0.5
+    """
+    from dspt.methods import describe
+
+    rows = describe()
+    if json_output:
+        print_json({"methods": rows})
+        return
+    for row in rows:
+        options = ", ".join(f"{name}={value:g}" for name, value in row["options"].items())
+        print(f"{row['name']:<15}{row['formula']}{f'   [{options}]' if options else ''}")
+        print(f"{'':15}{row['what']} {row['source']}")
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, less exact.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure how fast this machine encodes images: from JPEG files against the tower alone.
+
+    Examples:
+
+        dspt bench
+
+        dspt bench --quick --json
+    """
+    from dspt.bench import run_bench
+
+    result = run_bench(quick, reporter(quiet))
+    if json_output:
+        print_json(result)
+        return
+    for line in result["lines"]:
+        print(line)

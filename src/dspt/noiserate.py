@@ -1,0 +1,73 @@
+"""How many labels are wrong: the noise rate, estimated from what a classifier that has not seen the labels says.
+
+A right label of an image has the probability p_y that the classifier gives it, a wrong one is any other class:
+
+    Pr(y | x) = (1 - eta) p_y + eta (1 - p_y) / (C - 1),    p = softmax(z / tau)
+
+The noise rate eta and the temperature tau that make the given labels most likely are the estimate. The temperature is
+what tells a hard image from a wrong label: a classifier that is often mistaken is made less sure, not its labels wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Beyond these temperatures a softmax is one-hot or flat.
+_TEMPERATURES = (1 / 16, 64.0)
+
+
+@dataclass(frozen=True)
+class NoiseRate:
+    """The estimated share of wrong labels."""
+
+    rate: float
+    error: float  # standard error, as far as the number of samples causes it
+    temperature: float
+
+
+def estimate(logits: Tensor, labels: Tensor) -> NoiseRate:
+    """Return the most likely noise rate of labels, from logits (N, C) of a classifier that has not learnt them."""
+    from scipy.optimize import minimize_scalar
+
+    logits = logits.double()
+
+    def unlikelihood(log_temperature: float) -> float:
+        right, wrong = _likelihoods(logits, labels, math.exp(log_temperature))
+        rate = _rate(right, wrong)
+        return -_mixed(right, wrong, rate).log().mean().item()
+
+    low, high = map(math.log, _TEMPERATURES)
+    # A coarse look first: the likelihood may have more than one hill.
+    grid = torch.linspace(low, high, 21).tolist()
+    best = min(range(len(grid)), key=lambda i: unlikelihood(grid[i]))
+    around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = minimize_scalar(unlikelihood, bounds=around, method="bounded", options={"xatol": 1e-3})
+    temperature = math.exp(found.x)
+    right, wrong = _likelihoods(logits, labels, temperature)
+    rate = _rate(right, wrong)
+    information = ((right - wrong) / _mixed(right, wrong, rate)).square().sum().item()
+    return NoiseRate(rate, min(1.0, information**-0.5 if information else 1.0), temperature)
+
+
+def _likelihoods(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The probability of each given label if it is right, and if it is wrong."""
+    right = (logits / temperature).softmax(1).gather(1, labels[:, None])[:, 0]
+    return right, (1 - right) / (logits.shape[1] - 1)
+
+
+def _mixed(right: Tensor, wrong: Tensor, rate: float) -> Tensor:
+    return ((1 - rate) * right + rate * wrong).clamp_min(1e-300)
+
+
+def _rate(right: Tensor, wrong: Tensor) -> float:
+    """The most likely share of wrong labels: the likelihood is concave in it, so its slope is bisected."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        slope = ((wrong - right) / _mixed(right, wrong, middle)).sum().item()
+        low, high = (middle, high) if slope > 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,314 @@
+"""The paper's experiments: what they are made of, how they are run, what becomes of a broken run."""
+
+import json
+from collections import Counter
+
+import pytest
+from checkpoints import tiny_clip
+from problems import feature_file
+from typer.testing import CliRunner
+
+from dspt.cli import app
+from dspt.errors import InputError
+from dspt.experiments import catalogue, collect, estimate, paper, reproduce
+from dspt.experiments.catalogue import EXPERIMENTS, Setting
+from dspt.methods import METHODS
+from dspt.progress import Reporter
+
+QUIET = Reporter(silent=True)
+
+
+def dspt(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Return a feature file and the checkpoint it belongs to."""
+    return feature_file(tmp_path / "tiny.npz"), tiny_clip(tmp_path / "clip", text_only=True)
+
+
+def small(name, data, **settings):
+    """Return an experiment on a tiny feature file, one seed, two epochs."""
+    source, model = data
+    experiment = catalogue.with_seeds(catalogue.on_data(catalogue.get(name), [str(source)]), [1])
+    return catalogue.with_config(experiment, model=str(model), epochs=2, **settings)
+
+
+class TestCatalogue:
+    def test_has_the_papers_tables_and_figures(self):
+        kinds = Counter(experiment.kind for experiment in EXPERIMENTS.values())
+        assert kinds == {"table": 5, "figure": 6}
+        names = "main extreme similar unsupervised cifar10 accuracy-vs-noise gradient-distribution"
+        names += " loss-curves gradient-curves logitclip-tau early-accuracy"
+        assert set(EXPERIMENTS) == set(names.split())
+
+    def test_main_is_every_dataset_noise_method_and_seed(self):
+        main = catalogue.get("main")
+        runs = list(main.runs())
+        assert len(runs) == 9 * 6 * 8 * 3
+        assert len({(r.setting, r.entry, r.seed) for r in runs}) == len(runs)
+
+    def test_every_method_there_is_known(self):
+        methods = {entry.method for one in EXPERIMENTS.values() for entry in one.entries}
+        assert methods <= set(METHODS)
+
+    @pytest.mark.parametrize("name", [n for n, e in EXPERIMENTS.items() if e.kind == "table"])
+    def test_mae_stands_beside_dspt_in_every_table(self, name):
+        labels = [entry.label for entry in catalogue.get(name).entries]
+        assert "DSPT" not in labels or "MAE" in labels
+
+    def test_every_figure_of_the_paper_has_its_cell(self):
+        # 9 datasets x 6 noises x 5 methods; 4 settings x 7 methods, twice; 9 datasets; 5 noises x 6 methods
+        expected = {"main": 270, "extreme": 28, "similar": 28, "unsupervised": 9, "cifar10": 30}
+        for name, count in expected.items():
+            experiment = catalogue.get(name)
+            found = [
+                paper.accuracy(name, setting, entry.label)
+                for setting in experiment.settings
+                for entry in experiment.entries
+            ]
+            assert sum(value is not None for value in found) == count, name
+
+    def test_figures_of_the_paper_are_those_it_prints(self):
+        cases = [
+            ("main", "Caltech101", "sym:0.4", "DSPT", 95.07),
+            ("main", "FGVCAircraft", "pair:0.4", "NLPrompt", 33.60),
+            ("extreme", "DTD", "pair:0.8", "CoOp", 8.58),
+            ("similar", "OxfordPets", "sym:0.6", "LogitClip", 84.96),
+            ("unsupervised", "Flowers102", "none", "Robust-UPL", 70.34),
+            ("cifar10", "CIFAR10", "pair:0.4", "DSPT", 57.07),
+        ]
+        for experiment, dataset, noise, label, printed in cases:
+            assert paper.accuracy(experiment, Setting(dataset, noise), label) == printed
+        assert paper.accuracy("main", Setting("Caltech101", "sym:0.4"), "MAE") is None
+        assert paper.accuracy("main", Setting("embedded", "sym:0.4"), "DSPT") is None
+        assert paper.zero_shot("oxford_pets") == 88.19
+
+    def test_only_narrows(self):
+        found = catalogue.narrowed(
+            catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4"
+        )
+        assert [(r.setting.dataset, r.entry.method, r.seed) for r in found.runs()] == [
+            ("OxfordPets", "mae", 2),
+            ("OxfordPets", "dspt", 2),
+        ]
+
+    @pytest.mark.parametrize(
+        ("only", "message"),
+        [
+            ("dataset=mnist", "only dataset=mnist: not in main, which has Caltech101"),
+            ("method=dsp", "only method=dsp: not in main"),
+            ("colour=red", "only 'colour=red': expected dataset="),
+            ("dataset", "only 'dataset': expected"),
+        ],
+    )
+    def test_only_something_else_is_refused(self, only, message):
+        with pytest.raises(InputError, match=message):
+            catalogue.narrowed(catalogue.get("main"), only)
+
+    def test_an_unknown_experiment_is_answered_with_the_names(self):
+        with pytest.raises(InputError, match=r"'maim': not known \(did you mean main\?\)"):
+            catalogue.get("maim")
+
+
+class TestReproduce:
+    def test_runs_are_done_once(self, data, tmp_path):
+        jobs = reproduce.jobs(small("similar", data), tmp_path / "runs")
+        first = list(reproduce.do(jobs, None, QUIET))
+        times = [(job.folder / "result.json").stat().st_mtime_ns for job in jobs]
+        again = list(reproduce.do(jobs, None, QUIET))
+        assert len(jobs) == 2 * 8
+        assert [o.result for o in first] == [o.result for o in again]
+        assert times == [(job.folder / "result.json").stat().st_mtime_ns for job in jobs]
+
+    def test_experiments_share_their_runs(self, data, tmp_path):
+        folders = {
+            name: {job.folder for job in reproduce.jobs(small(name, data), tmp_path / "runs")}
+            for name in ("main", "similar", "extreme", "early-accuracy")
+        }
+        assert (
+            len(folders["main"] & folders["similar"]) == 2 * 4
+        )  # sym 60 and pair 30, four methods
+        assert folders["early-accuracy"] < folders["main"]
+        assert not folders["extreme"] & folders["main"]
+
+    def test_other_settings_have_other_folders(self, data, tmp_path):
+        one, other, same = (
+            reproduce.jobs(small("early-accuracy", data, **settings), tmp_path)
+            for settings in ({"shots": 4}, {"shots": 5}, {"shots": 4, "workers": 7})
+        )
+        assert not {job.folder for job in one} & {job.folder for job in other}
+        assert [job.folder for job in one] == [job.folder for job in same]
+
+    def test_a_broken_run_is_reported_and_the_rest_goes_on(self, data, tmp_path):
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        jobs[1].folder.mkdir(parents=True)
+        (jobs[1].folder / "holiday.jpg").write_bytes(b"")
+        outcomes = list(reproduce.do(jobs, None, QUIET))
+        assert [o.error is None for o in outcomes] == [True, False, True]
+        (line,) = reproduce.failures(outcomes)
+        assert "MAE seed 1: run folder" in line
+        assert "holiday.jpg" in line
+
+    def test_a_fault_of_ours_costs_one_run_too(self, data, tmp_path, monkeypatch):
+        from dspt import pipeline
+
+        right = pipeline.run
+
+        def faulty(source, config, *more, **options):
+            if config.method == "mae":
+                raise RuntimeError("boom")
+            return right(source, config, *more, **options)
+
+        monkeypatch.setattr(pipeline, "run", faulty)
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        assert [o.error for o in reproduce.do(jobs, None, QUIET)] == [
+            None,
+            "RuntimeError: boom",
+            None,
+        ]
+
+    def test_a_missing_dataset_is_told_once(self, tmp_path):
+        main = catalogue.narrowed(catalogue.get("main"), "dataset=pets,dataset=dtd,seed=1")
+        jobs = reproduce.jobs(main, tmp_path / "runs")
+        failures = reproduce.failures(reproduce.do(jobs, tmp_path, QUIET))
+        assert len(failures) == 2
+        assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in failures[0]
+
+    def test_an_estimate_counts_the_steps_that_are_left(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(estimate, "_step", lambda config, dataset: 0.5)
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        (found,) = estimate.estimate(jobs, None, QUIET)
+        # 3 runs of 2 epochs of 100 // 32 steps of half a second
+        assert (found.done, found.left, found.seconds) == (0, 3, 9.0)
+        list(reproduce.do(jobs[:1], None, QUIET))
+        (found,) = estimate.estimate(jobs, None, QUIET)
+        assert (found.done, found.left, found.seconds) == (1, 2, 6.0)
+
+    def test_a_step_is_measured(self, data, tmp_path):
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        (found,) = estimate.estimate(jobs, None, QUIET)
+        assert 0 < found.seconds < 600
+        assert not (tmp_path / "runs").exists()
+
+    def test_a_setting_that_is_not_known_is_refused(self, data, tmp_path):
+        with pytest.raises(InputError, match="setting 'epoch': not known"):
+            reproduce.jobs(small("main", data, epoch=3), tmp_path)
+        with pytest.raises(InputError, match="setting 'shots': a network from scratch has no such"):
+            reproduce.jobs(catalogue.with_config(catalogue.get("cifar10"), shots=3), tmp_path)
+
+
+class TestCollect:
+    def test_runs_of_different_settings_are_never_mixed(self, data, tmp_path):
+        for epochs in (1, 2):
+            experiment = catalogue.with_config(
+                catalogue.narrowed(small("early-accuracy", data), "method=dspt")
+            )
+            experiment = catalogue.replace(
+                experiment, config={**experiment.config, "epochs": epochs}
+            )
+            list(reproduce.do(reproduce.jobs(experiment, tmp_path / "runs"), None, QUIET))
+        runs = collect.find_runs(tmp_path / "runs")
+        with pytest.raises(InputError, match=r"its runs differ in epochs, 1 in .*; give --where"):
+            collect.collect(catalogue.get("main"), runs)
+        chosen = collect.collect(catalogue.get("main"), collect.where(runs, "epochs=2"))
+        assert [run.settings["epochs"] for run in chosen.runs] == [2]
+        with pytest.raises(InputError, match="where epoch: no run has such a setting"):
+            collect.where(runs, "epoch=2")
+
+    def test_runs_in_which_nothing_moves_are_in_no_table(self, data, tmp_path):
+        jobs = reproduce.jobs(small("gradient-distribution", data), tmp_path / "runs")
+        list(reproduce.do(jobs, None, QUIET))
+        runs = collect.find_runs(tmp_path / "runs")
+        assert len(collect.collect(catalogue.get("gradient-distribution"), runs).runs) == 2
+        assert collect.collect(catalogue.get("main"), runs).runs == ()
+
+
+class TestCommands:
+    """Every experiment, from the runs to what is made of them."""
+
+    @pytest.mark.parametrize("name", EXPERIMENTS)
+    def test_every_experiment_runs_on_the_embedded_images(self, name, tmp_path):
+        model = ("--model", "small") if name == "cifar10" else ()
+        runs = ("--runs", tmp_path / "runs")
+        short = ("--data", "embedded", "--epochs", 2, "--seeds", 1, *model, *runs, "--json", "-q")
+        done = dspt("reproduce", name, *short)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["failed"] == 0
+        experiment = catalogue.get(name)
+        if experiment.kind == "table":
+            shown = dspt("table", name, *runs)
+            labels = [entry.label for entry in experiment.entries]
+        else:
+            shown = dspt("figure", name, *runs, "--out", tmp_path)
+            labels = [f"{name}.pdf", f"{name}.png"]
+            assert (tmp_path / f"{name}.pdf").stat().st_size > 1000
+        assert shown.exit_code == 0, shown.output
+        assert all(label in shown.stdout for label in labels)
+        page = dspt("report", *runs, "--out", tmp_path / "report.html", "--json")
+        assert page.exit_code == 0
+        assert experiment.title in (tmp_path / "report.html").read_text()
+
+    def test_a_dry_run_writes_nothing_and_tells_the_time(self, data, tmp_path):
+        source, model = data
+        asked = (
+            "--data",
+            source,
+            "--model",
+            model,
+            "--only",
+            "method=dspt",
+            "--runs",
+            tmp_path / "r",
+        )
+        shown = dspt("reproduce", "extreme", *asked, "--dry-run")
+        assert shown.exit_code == 0
+        assert "to do" in shown.stdout
+        assert "0 done, 6 to do  about 0:0" in shown.stdout
+        assert not (tmp_path / "r").exists()
+
+    def test_a_failure_is_told_and_the_exit_status_is_1(self, tmp_path):
+        shown = dspt("reproduce", "extreme", "--root", tmp_path, "--runs", tmp_path / "runs", "-q")
+        assert shown.exit_code == 1
+        assert "0 of 96 runs are done" in shown.stdout
+        assert shown.stderr.count("failed: ") == 2
+
+    def test_a_table_goes_to_a_file_in_any_format(self, data, tmp_path):
+        source, model = data
+        runs = ("--runs", tmp_path / "runs")
+        asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", "1,2", *runs)
+        assert dspt("reproduce", "extreme", *asked, "--only", "method=dspt", "-q").exit_code == 0
+        for style, part in (("markdown", "| "), ("latex", r"\toprule"), ("csv", "experiment,")):
+            out = tmp_path / f"table.{style}"
+            assert dspt("table", "extreme", *runs, "--format", style, "--out", out).exit_code == 0
+            assert part in out.read_text()
+        cells = json.loads(dspt("table", "extreme", *runs, "--json").stdout)["cells"]
+        (cell,) = [c for c in cells if c["method"] == "DSPT" and c["noise"] == "sym:0.9"]
+        assert cell["seeds"] == 2
+        only = dspt("table", "extreme", *runs, "--only", "noise=sym:0.9", "--format", "csv")
+        assert "pair" not in only.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["table", "main"], "no such folder"),
+            (["table", "maim"], "did you mean main"),
+            (["reproduce", "main", "--data", "embedded", "--seeds", "a"], "seeds 'a': expected"),
+            (["reproduce", "main", "--data", "embedded", "--set", "x"], "set 'x': expected name="),
+            (["reproduce", "main", "--data", "embedded", "--epochs", "-1"], "epochs = -1"),
+            (["reproduce", "main", "--only", "seed=9"], "only seed=9: not in main"),
+            (["figure", "main", "--runs", "."], "no runs of it below"),
+            (["report", "--runs", "."], "no finished runs below it"),
+        ],
+    )
+    def test_bad_input_is_one_sentence(self, arguments, message, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        shown = dspt(*arguments)
+        assert isinstance(shown.exception, InputError)
+        assert message in str(shown.exception)
+
+    def test_the_list_names_every_experiment(self):
+        rows = json.loads(dspt("experiments", "--json").stdout)["experiments"]
+        assert [row["name"] for row in rows] == list(EXPERIMENTS)
+        assert {row["name"]: row["runs"] for row in rows}["main"] == 1296

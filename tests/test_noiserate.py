@@ -1,0 +1,74 @@
+"""The noise rate is found from predictions that have not seen the labels, with an honest error."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dspt import noiserate
+from dspt.noise import corrupt
+
+
+def sample(n=4000, classes=10, kind="symmetric", rate=0.4, sharpness=3.0, temperature=1.0, seed=0):
+    """Return logits and given labels: true classes drawn from softmax(z), then made wrong at `rate`.
+
+    The logits given back are `temperature` times too large, as those of an over-confident classifier.
+    """
+    rng = np.random.default_rng(seed)
+    z = torch.from_numpy(sharpness * rng.standard_normal((n, classes)))
+    true = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+    given = corrupt(true.numpy(), classes, kind, rate, seed=1) if rate else true.numpy()
+    return temperature * z, torch.from_numpy(np.asarray(given))
+
+
+# Pair noise above a half would make the next class the right one.
+NOISES = [("symmetric", r) for r in (0.0, 0.1, 0.4, 0.8)] + [("pair", r) for r in (0.1, 0.4)]
+
+
+@pytest.mark.parametrize(("kind", "rate"), NOISES)
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_the_estimate_is_within_its_error(kind, rate, temperature):
+    found = noiserate.estimate(*sample(kind=kind, rate=rate, temperature=temperature))
+    assert abs(found.rate - rate) <= max(4 * found.error, 0.01)
+    assert found.error < 0.03
+
+
+def test_the_temperature_is_found_too():
+    for temperature in (0.5, 1.0, 4.0):
+        found = noiserate.estimate(*sample(temperature=temperature))
+        assert found.temperature == pytest.approx(temperature, rel=0.1)
+
+
+def test_a_hard_image_is_not_taken_for_a_wrong_label():
+    # Two thirds of the predictions are mistaken, all labels are right.
+    logits, labels = sample(rate=0.0, sharpness=0.9)
+    assert (logits.argmax(1) != labels).double().mean() > 0.6
+    assert noiserate.estimate(logits, labels).rate < 0.1
+
+
+def test_the_error_falls_with_the_root_of_the_number_of_samples():
+    few, many = (noiserate.estimate(*sample(n)).error for n in (1000, 16000))
+    assert few / many == pytest.approx(4, rel=0.15)
+
+
+def test_the_error_is_the_spread_over_draws():
+    found = [noiserate.estimate(*sample(500, seed=seed)) for seed in range(60)]
+    spread = np.std([one.rate for one in found])
+    assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.35)
+
+
+def test_predictions_that_say_nothing_leave_everything_open():
+    labels = torch.arange(300) % 5
+    assert noiserate.estimate(torch.zeros(300, 5), labels).error == 1.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 99), rate=st.sampled_from([0.0, 0.3, 0.7]), move=st.floats(-50, 50))
+def test_neither_order_nor_a_constant_changes_it(seed, rate, move):
+    logits, labels = sample(300, 5, rate=rate, seed=seed)
+    found = noiserate.estimate(logits, labels)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
+    turned = noiserate.estimate((logits + move)[order].roll(1, 1), (labels[order] + 1) % 5)
+    assert turned.rate == pytest.approx(found.rate, abs=1e-3)
+    assert turned.error == pytest.approx(found.error, rel=1e-2, abs=1e-4)
