@@ -22,6 +22,12 @@ def dspt(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Encode the embedded images once for all tests, and not in the user's own cache."""
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture
 def data(tmp_path):
     """Return a feature file and the checkpoint it belongs to."""
