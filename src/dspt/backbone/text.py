@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -64,8 +65,12 @@ class _Chunk:
     base: Tensor  # (blocks * size, D) token and position embeddings; position alone where a context vector stands
     context_at: Tensor  # rows that take a context vector ...
     context_row: Tensor  # ... and which one
-    hidden: Tensor  # (blocks, size, size) true where a row must not look
+    mask: (
+        Tensor  # (blocks, 1, size, prefix + size) 0 where a row may look, minus infinity elsewhere
+    )
     last: Tensor  # (C,) row of each class's EOT
+    # What the first layer makes of the rows never changes while no context vector stands among them.
+    first: Tensor | None = None  # (blocks * size, 3 D) their queries, keys and values in it
 
 
 class TextTower:
@@ -172,8 +177,11 @@ class TextTower:
         keys_values = []
         for depth, layer in enumerate(self._layers):
             at_end = depth == len(self._layers) - 1
-            h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps)
-            prefix, own = F.linear(h, *layer.qkv).split([prefix_length, len(x) - prefix_length])
+            if depth == 0 and chunk is not None and chunk.first is not None:
+                prefix, own = self._queries_keys_values(x[:prefix_length], layer), chunk.first
+            else:
+                both = self._queries_keys_values(x, layer)
+                prefix, own = both.split([prefix_length, len(x) - prefix_length])
             queries, keys, values = prefix.chunk(3, dim=1)
             if past is not None:
                 keys, values = past[depth]
@@ -183,7 +191,7 @@ class TextTower:
                     return None, keys_values
                 attended = self._attend_prefix(queries, keys, values)
             else:
-                attended = self._attend_suffix(own, keys, values, chunk.hidden)
+                attended = self._attend_suffix(own, keys, values, chunk.mask)
                 if at_end:  # only EOT is read from here on
                     attended = attended.index_select(0, chunk.last)
                     x = x.index_select(0, chunk.last + prefix_length)
@@ -195,31 +203,81 @@ class TextTower:
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
         return F.linear(x, self._projection), keys_values
 
-    def _attend_prefix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        def by_head(rows: Tensor) -> Tensor:
-            return rows.view(1, -1, self.heads, self.width // self.heads).transpose(1, 2)
+    def _queries_keys_values(self, x: Tensor, layer: _Layer) -> Tensor:
+        return F.linear(F.layer_norm(x, (self.width,), *layer.norm1, self._eps), *layer.qkv)
 
-        q, k, v = map(by_head, (query, key, value))
+    def first_queries_keys_values(self, x: Tensor) -> Tensor:
+        """Return the queries, keys and values (n, 3 D) of these rows in the first layer."""
+        return self._queries_keys_values(x, self._layers[0])
+
+    def _attend_prefix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k, v = (self._by_head(rows[None]) for rows in (query, key, value))
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
         return attended.transpose(1, 2).reshape(-1, self.width)
 
-    def _attend_suffix(self, own: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Tensor:
-        """Attention of suffix rows to the whole prefix and to those rows of their block that they may see.
+    def _attend_suffix(self, own: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Attention of suffix rows to the whole prefix and to those rows of their block that they may see."""
+        return _SuffixAttention.apply(own, key, value, mask, self.heads)
 
-        The prefix's keys are never copied for each class: its scores are one product over all rows.
-        """
-        blocks, size, _ = hidden.shape
-        heads, depth = self.heads, self.width // self.heads
-        q, k, v = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4).unbind(0)
-        prefix_k, prefix_v = (rows.view(-1, heads, depth).transpose(0, 1) for rows in (key, value))
-        shared = prefix_k.shape[1]
-        to_prefix = q.reshape(heads, -1, depth) @ prefix_k.transpose(1, 2)
-        to_own = (q @ k.transpose(2, 3)).masked_fill(hidden, float("-inf"))
-        scores = torch.cat([to_prefix.view(heads, blocks, size, shared), to_own], dim=-1)
-        on_prefix, on_own = scores.softmax(dim=-1).split([shared, size], dim=-1)
-        from_prefix = on_prefix.reshape(heads, -1, shared) @ prefix_v
-        attended = on_own @ v + from_prefix.view(heads, blocks, size, depth)
-        return attended.permute(1, 2, 0, 3).reshape(-1, self.width)
+    def _by_head(self, rows: Tensor) -> Tensor:
+        """Rows (blocks, n, D) as (blocks, heads, n, D / heads)."""
+        return rows.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class _SuffixAttention(torch.autograd.Function):
+    """softmax(q k^T) v, where every row sees the whole prefix and some rows of its own block.
+
+    The prefix's keys are never copied for each block: its scores are one product over all rows. Forward and backward
+    are written out because autograd would copy and join scores, probabilities and their gradients once more each.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, own: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int
+    ) -> Tensor:
+        blocks, size, _ = mask.shape
+        shared, depth = len(key), own.shape[1] // (3 * heads)
+        qkv = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4).contiguous()
+        rows, batch = (heads, blocks * size), (heads * blocks, size)
+        q, k, v = qkv
+        k0, v0 = (rows_.view(shared, heads, depth).transpose(0, 1) for rows_ in (key, value))
+        scores = own.new_empty(heads, blocks, size, shared + size)
+        scores[..., :shared] = (q.view(*rows, depth) @ k0.mT).view(heads, blocks, size, shared)
+        within = q.view(*batch, depth) @ k.view(*batch, depth).mT
+        torch.add(within.view(heads, blocks, size, size), mask, out=scores[..., shared:])
+        p = scores.softmax(-1)
+        p0, p1 = p[..., :shared].reshape(*rows, shared), p[..., shared:].reshape(*batch, size)
+        attended = p1 @ v.view(*batch, depth)
+        attended = attended.view(*rows, depth).baddbmm_(p0, v0)
+        ctx.save_for_backward(qkv, k0, v0, p, p0, p1)
+        return attended.view(heads, blocks, size, depth).permute(1, 2, 0, 3).reshape(len(own), -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, k0, v0, p, p0, p1 = ctx.saved_tensors
+        _, heads, blocks, size, depth = qkv.shape
+        shared = k0.shape[1]
+        rows, batch = (heads, blocks * size), (heads * blocks, size)
+        q, k, v = qkv
+        d_out = gradient.view(blocks, size, heads, depth).permute(2, 0, 1, 3).contiguous()
+        d_p = torch.empty_like(p)
+        d_p[..., :shared] = (d_out.view(*rows, depth) @ v0.mT).view(heads, blocks, size, shared)
+        d_p[..., shared:] = (d_out.view(*batch, depth) @ v.view(*batch, depth).mT).view(
+            heads, blocks, size, size
+        )
+        d_scores = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
+        d_s0 = d_scores[..., :shared].reshape(*rows, shared)
+        d_s1 = d_scores[..., shared:].reshape(*batch, size)
+        d_qkv = torch.empty_like(qkv)
+        d_q, d_k, d_v = d_qkv
+        torch.bmm(d_s1, k.view(*batch, depth), out=d_q.view(*batch, depth))
+        d_q.view(*rows, depth).baddbmm_(d_s0, k0)
+        torch.bmm(d_s1.mT, q.view(*batch, depth), out=d_k.view(*batch, depth))
+        torch.bmm(p1.mT, d_out.view(*batch, depth), out=d_v.view(*batch, depth))
+        d_key = (d_s0.mT @ q.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
+        d_value = (p0.mT @ d_out.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
+        d_own = d_qkv.permute(2, 3, 0, 1, 4).reshape(blocks * size, -1)
+        return d_own, d_key, d_value, None, None
 
 
 class Prompts:
@@ -240,7 +298,8 @@ class Prompts:
             1, tower.memory_limit // (kept * max(len(block.entries) for block in blocks))
         )
         self._chunks = [
-            self._join(blocks[i : i + together]) for i in range(0, len(blocks), together)
+            self._join(blocks[i : i + together], alone=together >= len(blocks))
+            for i in range(0, len(blocks), together)
         ]
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
@@ -295,19 +354,30 @@ class Prompts:
         "2012 BMW X6 SUV") share the rows of their common beginning.
         """
         longest = max(map(len, self.layout.suffixes))
+        blocks = self._filled(order, max(_BLOCK_ROWS, longest))
+        # The lower the limit, the more even the blocks, and the fewer rows are there only to fill the others up.
+        for limit in range(max(_BLOCK_ROWS, longest) - 1, longest - 1, -1):
+            again = self._filled(order, limit)
+            if len(again) > len(blocks):
+                break
+            blocks = again
+        return blocks
+
+    def _filled(self, order: list[int], limit: int) -> list[_Block]:
         blocks: list[_Block] = []
         for c in order:
             suffix = self.layout.suffixes[c]
-            if not blocks or not blocks[-1].add(c, suffix, max(_BLOCK_ROWS, longest)):
+            if not blocks or not blocks[-1].add(c, suffix, limit):
                 blocks.append(_Block())
-                blocks[-1].add(c, suffix, longest)
+                blocks[-1].add(c, suffix, limit)
         return blocks
 
-    def _join(self, blocks: list[_Block]) -> _Chunk:
+    def _join(self, blocks: list[_Block], alone: bool) -> _Chunk:
         device = self.tower.device
         size = max(len(block.entries) for block in blocks)
         base = torch.zeros(len(blocks) * size, self.tower.width, device=device)
-        hidden = torch.ones(len(blocks), size, size, dtype=torch.bool)
+        mask = torch.full((len(blocks), size, size), float("-inf"))
+        mask.diagonal(dim1=1, dim2=2).zero_()  # also of the rows that are there only to fill up
         context_at, context_row, last = [], [], []
         for b, block in enumerate(blocks):
             positions = [len(self.layout.prefix) + len(path) - 1 for path in block.paths]
@@ -317,14 +387,19 @@ class Prompts:
             context_row.append(which)
             last += [row + b * size for row in block.last]
             for i, path in enumerate(block.paths):
-                hidden[b, i, path] = False
+                mask[b, i, path] = 0
+        first = None
+        # Kept only where all classes fit at once: beyond, memory is what is short.
+        if alone and not sum(map(len, context_at)):
+            first = self.tower.first_queries_keys_values(base)
         return _Chunk(
             classes=torch.tensor([c for block in blocks for c in block.classes], device=device),
             base=base,
             context_at=torch.cat(context_at),
             context_row=torch.cat(context_row),
-            hidden=hidden.to(device),
+            mask=mask.to(device),
             last=torch.tensor(last, device=device),
+            first=first,
         )
 
 
