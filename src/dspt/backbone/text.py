@@ -154,6 +154,16 @@ class TextTower:
         return self.embeddings.shape[1]
 
     @property
+    def hidden_width(self) -> int:
+        """The width of the feed-forward part."""
+        return self._layers[0].up[0].shape[0]
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
+
+    @property
     def feature_dim(self) -> int:
         """The width of a class feature, that of the image features."""
         return self._projection.shape[0]
@@ -283,7 +293,8 @@ class _SuffixAttention(torch.autograd.Function):
 class Prompts:
     """The class features as a function of the context, for one layout: `prompts(context) -> (C, D)`.
 
-    `tokens` is the number of positions a step computes.
+    `tokens` is the number of positions a step computes. With `first_layer_kept` the suffixes' part of the first layer's
+    queries, keys and values is not among it: it never changes.
     """
 
     def __init__(self, tower: TextTower, layout: Layout) -> None:
@@ -302,6 +313,7 @@ class Prompts:
             for i in range(0, len(blocks), together)
         ]
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
+        self.first_layer_kept = self._chunks[0].first is not None
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
 
     def __call__(self, context: Tensor | None = None) -> Tensor:

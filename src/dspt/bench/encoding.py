@@ -1,7 +1,6 @@
-"""A benchmark that users run on their own machine: ratios, measured side by side.
+"""Encoding: JPEG files against the image tower alone on pixels in memory.
 
-So far it measures encoding: JPEG files against the image tower alone on pixels in memory. The two
-are measured in turn and compared pair by pair, since a machine's speed drifts.
+The two are measured in turn and compared pair by pair, since a machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,23 +22,6 @@ from dspt.seeds import Stream
 
 # The usual size of a photograph in the paper's datasets.
 WIDTH, HEIGHT = 500, 375
-
-
-def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
-    """Return the measured figures, and under "lines" the same in words."""
-    import torch
-
-    rounds, images = (2, 16) if quick else (5, 64)
-    encode = encoding(rounds, images, reporter)
-    lines = [
-        f"encoding, ViT-B/16 in float32, {torch.get_num_threads()} threads; medians of {rounds} rounds",
-        f"  tower alone, pixels in memory  {encode['tower']:8.2f} images/s",
-        f"  from {WIDTH} x {HEIGHT} JPEG files       {encode['files']:8.2f} images/s",
-        f"  fraction of the tower's rate   {encode['fraction']:8.3f}"
-        f"  ({encode['lowest']:.3f} to {encode['highest']:.3f})",
-        f"  decoding one image             {encode['decode_ms']:8.2f} ms of one core",
-    ]
-    return {"encode": encode, "threads": torch.get_num_threads(), "quick": quick, "lines": lines}
 
 
 def encoding(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:

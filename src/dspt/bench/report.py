@@ -1,0 +1,114 @@
+"""The figures of a benchmark as lines to read and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dspt import plots
+from dspt.bench.encoding import HEIGHT, WIDTH
+from dspt.progress import clock
+
+_TOWERS = {"step": "ViT-B/16", "step_vit_l14": "ViT-L/14"}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """Return the figures in words and small tables."""
+    environment = result["environment"]
+    shown = [
+        f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32"
+    ]
+    for part, tower in _TOWERS.items():
+        if part in result:
+            shown += ["", *_steps(result[part], tower)]
+    encode, run = result["encode"], result["run"]
+    shown += [
+        "",
+        "encoding images with ViT-B/16",
+        f"  tower alone, pixels in memory  {encode['tower']:8.2f} images/s",
+        f"  from {WIDTH} x {HEIGHT} JPEG files       {encode['files']:8.2f} images/s",
+        f"  fraction of the tower's rate   {encode['fraction']:8.2f}"
+        f"  ({encode['lowest']:.2f} to {encode['highest']:.2f})",
+        "",
+        "a 50-epoch run on Caltech101, images included, put together from these parts",
+        f"  reference {clock(run['reference_seconds'])}, ours {clock(run['ours_seconds'])}: "
+        f"{run['ratio']:.1f} times",
+        "",
+        "memory that a step takes, ViT-B/16's text tower",
+    ]
+    for key, one in result["memory"].items():
+        theirs = f", reference {one['reference_mib']:8.0f} MiB" if "reference_mib" in one else ""
+        shown.append(
+            f"  {key:<9} ours {one['ours_mib']:6.0f} MiB, peak of the process "
+            f"{one['ours_peak_mib']:6.0f} MiB{theirs}"
+        )
+    shown += ["", "an epoch on cached features, embedded text tower, 10 classes"]
+    for n, one in result["epochs"].items():
+        per_sample = one["microseconds_per_sample"]
+        shown.append(
+            f"  {int(n):>9,} samples {one['seconds']:8.2f} s, {per_sample:6.1f} µs a sample"
+        )
+    startup = result["startup"]
+    shown += [
+        "",
+        f"dspt --help {startup['help_seconds']:.2f} s; dspt train on cached features, start to end of a "
+        f"first epoch of two steps {startup['train_seconds']:.2f} s",
+    ]
+    return shown
+
+
+def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:
+    head = f"{'classes':<10}{'positions':>16}{'reference s':>13}{'ours s':>9}{'ratio':>8}"
+    shown = [
+        f"one training step, {tower}'s text tower",
+        f"  {head}{'of GEMM':>9}{'features':>10}{'gradient':>10}",
+    ]
+    for key, one in found.items():
+        positions = f"{one['reference_positions']:.0f} -> {one['positions']:.0f}"
+        shown.append(
+            f"  {key:<10}{positions:>16}{one['reference_seconds']:>13.2f}{one['ours_seconds']:>9.3f}"
+            f"{one['ratio']:>8.1f}{one['gemm_fraction']:>9.2f}"
+            f"{one['feature_diff']:>10.0e}{one['gradient_diff']:>10.0e}"
+        )
+    return shown
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Draw the ratio of a step, and how near it is to the machine's own matrix products."""
+    with plots.look():
+        figure = plots.blank(6.75, 2.6)
+        left, right = figure.subplots(1, 2)
+        parts = [part for part in _TOWERS if part in result]
+        width = 0.8 / len(parts)
+        for number, part in enumerate(parts):
+            found = result[part]
+            places = [i + (number - (len(parts) - 1) / 2) * width for i in range(len(found))]
+            style = {"color": ("#0072B2", "#E69F00")[number], "hatch": ("", "///")[number]}
+            for axis, key in ((left, "ratio"), (right, "gemm_fraction")):
+                values = [one[key] for one in found.values()]
+                low = [
+                    value - one[f"{key}_lowest"]
+                    for value, one in zip(values, found.values(), strict=True)
+                ]
+                high = [
+                    one[f"{key}_highest"] - value
+                    for value, one in zip(values, found.values(), strict=True)
+                ]
+                axis.bar(
+                    places,
+                    values,
+                    width,
+                    yerr=[low, high],
+                    label=_TOWERS[part],
+                    edgecolor="white",
+                    error_kw={"linewidth": 0.8},
+                    **style,
+                )
+                axis.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
+                axis.set_xlabel("classes")
+                axis.grid(axis="x", visible=False)
+        left.set_ylabel("times as fast as the reference")
+        right.set_ylabel("of the time, its matrix products alone")
+        right.set_ylim(0, 1.05)
+        left.legend(frameon=False)
+        plots.save(figure, path)

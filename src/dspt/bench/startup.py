@@ -1,0 +1,52 @@
+"""How long the command line takes: to show its help, and from its start to the end of a first short epoch."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dspt.progress import Reporter
+
+
+def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
+    """Return seconds of `dspt --help`, and of `dspt train` on cached features with one epoch of two steps."""
+    from dspt.bench.epochs import CLASSES
+    from dspt.config import Config
+    from dspt.pipeline import open_text_tower
+
+    dim = open_text_tower(Config(model="embedded")).feature_dim
+    features = np.random.RandomState(0).randn(74, dim).astype(np.float32)
+    labels = np.arange(74) % len(CLASSES)
+    helps, trains = [], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        reporter.task("start-up", repeats) as update,
+    ):
+        data = Path(folder) / "features.npz"
+        np.savez(
+            data,
+            train_x=features[:64],
+            train_y=labels[:64],
+            test_x=features[64:],
+            test_y=labels[64:],
+            classnames=np.array(CLASSES),
+        )
+        for number in range(repeats):
+            helps.append(_seconds("--help"))
+            trains.append(
+                _seconds("train", str(data), "--epochs", "1", "--out", f"{folder}/{number}", "-q")
+            )
+            update(number + 1, "")
+    return {"help_seconds": statistics.median(helps), "train_seconds": statistics.median(trains)}
+
+
+def _seconds(*arguments: str) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "dspt", *arguments], check=True, capture_output=True)
+    return time.perf_counter() - started

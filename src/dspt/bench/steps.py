@@ -1,0 +1,268 @@
+"""One training step, forward and backward to the context: the reference way, ours, and the matrix products alone.
+
+The reference is CoOp's step with nothing held against it: transformers' own text tower in eval mode, frozen, batched
+over classes, SDPA attention, all 77 positions of every class. Weights are random, in the size of CLIP's text towers,
+since speed does not depend on them; names are random tokens, as many as the datasets' real names have.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
+from dspt.backbone.prompt import Layout, initial_context
+from dspt.backbone.text import Prompts, TextTower
+from dspt.progress import Reporter
+
+SIZES: dict[str, dict[str, int]] = {
+    "vit-b-16": {},  # transformers' defaults: width 512, 12 layers, 8 heads
+    "vit-l-14": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "projection_dim": 768,
+    },
+}
+CONTEXT, LENGTH, BATCH = 16, 77, 32
+START, END = 49406, 49407
+
+# The reference's work is the same for every class, so it is measured with so many and scaled: more of them at once take
+# tens of gigabytes.
+REFERENCE_CLASSES = 100
+
+# The whole run: Caltech101's images, the paper's recipe.
+TRAIN, TEST, EPOCHS, TEST_BATCH, TESTS = 4128, 2465, 50, 100, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """Classes with names of a certain length."""
+
+    key: str
+    names: str
+    classes: int
+    positions: int  # of a step, if the prefix is computed once and nothing behind EOT
+
+
+# Positions by the real names of the datasets; "short" names are as long as Caltech101's.
+CASES = {
+    case.key: case
+    for case in (
+        Case("10", "EuroSAT", 10, 61),
+        Case("37", "OxfordPets", 37, 171),
+        Case("100", "Caltech101", 100, 364),
+        Case("196", "short names", 196, 697),
+        Case("196-cars", "StanfordCars", 196, 2082),
+        Case("1000", "short names", 1000, 3487),
+    )
+}
+
+
+def measure(
+    size: str, cases: Sequence[Case], repeats: int, reporter: Reporter
+) -> dict[str, dict[str, float]]:
+    """Return, for each case, the medians of `repeats` interleaved measurements."""
+    found = {}
+    with (
+        random_text_tower(size) as checkpoint,
+        reporter.task(f"training steps, {size}", len(cases)) as update,
+    ):
+        for number, case in enumerate(cases):
+            found[case.key] = _measure(checkpoint, case, repeats)
+            update(number + 1, "")
+    return found
+
+
+def _measure(checkpoint: Checkpoint, case: Case, repeats: int) -> dict[str, float]:
+    suffixes = random_suffixes(case)
+    compared = min(case.classes, REFERENCE_CLASSES)
+    prompts = TextTower(checkpoint).compile(layout(suffixes))
+    theirs = reference(checkpoint, suffixes[:compared])
+    begin = initial_context(checkpoint, prompts.tower.embeddings, prompts.layout, 1)
+    images = F.normalize(torch.randn(BATCH, prompts.tower.feature_dim), dim=1)
+
+    def step(class_features: Callable[[Tensor], Tensor]) -> float:
+        context = begin.clone().requires_grad_()
+        started = time.perf_counter()
+        logits = 100 * images @ class_features(context).T
+        F.cross_entropy(logits, torch.arange(BATCH) % logits.shape[1]).backward()
+        return time.perf_counter() - started
+
+    def forward(class_features: Callable[[Tensor], Tensor]) -> float:
+        with torch.no_grad():
+            started = time.perf_counter()
+            class_features(begin)
+            return time.perf_counter() - started
+
+    feature_diff, gradient_diff = differences(prompts, theirs, begin, compared)  # warms up, too
+    ours, scaled, ratios, fractions = [], [], [], []
+    for _ in range(repeats):
+        seconds, products = step(prompts), products_alone(prompts, case.classes)
+        again = step(prompts)
+        full = step(theirs) * case.classes / compared
+        ours += [seconds, again]
+        scaled.append(full)
+        ratios.append(full / statistics.fmean([seconds, again]))
+        fractions.append(products / statistics.fmean([seconds, again]))
+    return {
+        "classes": case.classes,
+        "positions": prompts.tokens,
+        "reference_positions": case.classes * LENGTH,
+        "ours_seconds": statistics.median(ours),
+        "reference_seconds": statistics.median(scaled),
+        "ours_forward_seconds": forward(prompts),
+        "reference_forward_seconds": forward(theirs) * case.classes / compared,
+        "ratio": statistics.median(ratios),
+        "ratio_lowest": min(ratios),
+        "ratio_highest": max(ratios),
+        "gemm_fraction": statistics.median(fractions),
+        "gemm_fraction_lowest": min(fractions),
+        "gemm_fraction_highest": max(fractions),
+        "feature_diff": feature_diff,
+        "gradient_diff": gradient_diff,
+    }
+
+
+def differences(
+    prompts: Callable[[Tensor], Tensor],
+    theirs: Callable[[Tensor], Tensor],
+    begin: Tensor,
+    compared: int,
+) -> tuple[float, float]:
+    """Return how far the first class features (absolute) and their gradient (relative) are from the reference's."""
+    found = []
+    for class_features in (prompts, theirs):
+        context = begin.clone().requires_grad_()
+        features = class_features(context)[:compared]
+        weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(0))
+        (features * weights).sum().backward()
+        assert context.grad is not None
+        found.append((features.detach(), context.grad))
+    (ours, our_gradient), (other, other_gradient) = found
+    gradient_diff = (our_gradient - other_gradient).norm() / other_gradient.norm()
+    return (ours - other).abs().max().item(), gradient_diff.item()
+
+
+def products(prompts: Prompts, classes: int) -> list[tuple[int, int, int, int]]:
+    """Return the matrix products of a step as (count, rows, inputs, outputs), without attention's own.
+
+    Each forward product has a backward one to its inputs; there is none to the weights, which are frozen.
+    """
+    width, layers = prompts.tower.width, prompts.tower.layers
+    hidden = prompts.tower.hidden_width
+    rows, prefix = prompts.tokens, len(prompts.layout.prefix)
+    forward = [
+        (1, prefix if prompts.first_layer_kept else rows, width, 3 * width),  # first layer
+        (layers - 1, rows, width, 3 * width),
+        (layers - 1, rows, width, width),
+        (layers - 1, rows, width, hidden),
+        (layers - 1, rows, hidden, width),
+        # in the last layer only EOT goes on
+        *((1, classes, inputs, outputs) for inputs, outputs in ((width, width), (width, hidden))),
+        (1, classes, hidden, width),
+    ]
+    return [*forward, *((n, r, outputs, inputs) for n, r, inputs, outputs in forward)]
+
+
+def products_alone(prompts: Prompts, classes: int) -> float:
+    """Return the seconds that the matrix products of a step take on this machine, each with operands of its own."""
+    total = 0.0
+    for count, rows, inputs, outputs in products(prompts, classes):
+        a, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+        F.linear(a, weight)
+        timed = min(count, 3)
+        started = time.perf_counter()
+        for _ in range(timed):
+            F.linear(a, weight)
+        total += count * (time.perf_counter() - started) / timed
+    return total
+
+
+def whole_run(step: dict[str, float], encode: dict[str, float]) -> dict[str, float]:
+    """Return a 50-epoch run on Caltech101, images included, from its measured parts.
+
+    The reference encodes every batch anew and runs the text tower over all positions, at every step and for every test
+    batch of the last five epochs. Ours encodes each image once and tests after every epoch.
+    """
+    steps = EPOCHS * (TRAIN // BATCH)
+    image = 1 / encode["tower"]
+    test_batches = -(-TEST // TEST_BATCH)
+    test = TESTS * (TEST * image + test_batches * step["reference_forward_seconds"])
+    reference = steps * (BATCH * image + step["reference_seconds"]) + test
+    ours = (TRAIN + TEST) / encode["files"] + steps * step["ours_seconds"]
+    ours += EPOCHS * step["ours_forward_seconds"]
+    return {"reference_seconds": reference, "ours_seconds": ours, "ratio": reference / ours}
+
+
+@contextmanager
+def random_text_tower(size: str) -> Iterator[Checkpoint]:
+    """Give a checkpoint with random weights, in the size of CLIP's text tower."""
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokens = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": END}
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = CLIPTextConfig(**SIZES[size], **tokens)
+        CLIPTextModelWithProjection(config).save_pretrained(folder)
+        yield open_checkpoint(Path(folder))
+
+
+def random_suffixes(case: Case) -> list[list[int]]:
+    """Return token ids of each class's suffix, ended by EOT, as many in all as the case says."""
+    total = case.positions - 1 - CONTEXT
+    lengths = np.full(case.classes, total // case.classes)
+    lengths[: total % case.classes] += 1
+    random = np.random.RandomState(0)
+    return [[*random.randint(1000, 40000, n - 1).tolist(), END] for n in lengths]
+
+
+def layout(suffixes: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout [SOT | 16 contexts | suffix]."""
+    prefix = (START, *(-1 - row for row in range(CONTEXT)))
+    return Layout(prefix, tuple(map(tuple, suffixes)), (CONTEXT,))
+
+
+def reference(
+    checkpoint: Checkpoint, suffixes: Sequence[Sequence[int]]
+) -> Callable[[Tensor], Tensor]:
+    """Return the function context -> class features, by transformers over all 77 positions."""
+    from transformers import CLIPTextModelWithProjection
+
+    model: Any = CLIPTextModelWithProjection.from_pretrained(
+        checkpoint.folder, attn_implementation="sdpa"
+    )
+    model.eval().requires_grad_(False)
+    ids = torch.tensor(
+        [
+            [START, *[0] * CONTEXT, *suffix, *[END] * (LENGTH - 1 - CONTEXT - len(suffix))]
+            for suffix in suffixes
+        ]
+    )
+    table = model.get_input_embeddings()
+
+    def class_features(context: Tensor) -> Tensor:
+        def insert(module: object, inputs: object, output: Tensor) -> Tensor:
+            rows = context.expand(len(output), -1, -1)
+            return torch.cat([output[:, :1], rows, output[:, 1 + CONTEXT :]], dim=1)
+
+        hook = table.register_forward_hook(insert)
+        try:
+            return F.normalize(model(input_ids=ids).text_embeds, dim=1)
+        finally:
+            hook.remove()
+
+    return class_features

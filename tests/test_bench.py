@@ -1,0 +1,153 @@
+"""The benchmark measures what it says: the reference is transformers' own function, the products those of a step."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from typer.testing import CliRunner
+
+from dspt.backbone.prompt import initial_context
+from dspt.backbone.text import TextTower
+from dspt.bench import epochs, memory, report, startup, steps
+from dspt.cli import app
+from dspt.progress import Reporter
+
+QUIET = Reporter(silent=True)
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 49408}
+CASE = steps.Case("6", "short names", 6, 17 + 26)
+
+
+@pytest.fixture(autouse=True)
+def small_towers(monkeypatch):
+    monkeypatch.setitem(steps.SIZES, "vit-b-16", {**SMALL, "num_attention_heads": 4})
+
+
+def test_the_reference_is_transformers_own_function():
+    """Against the embeddings put in by hand, with eager attention, one class at a time."""
+    from transformers import CLIPTextModelWithProjection
+
+    with steps.random_text_tower("vit-b-16") as checkpoint:
+        suffixes = steps.random_suffixes(CASE)
+        theirs = steps.reference(checkpoint, suffixes)
+        plain = CLIPTextModelWithProjection.from_pretrained(
+            checkpoint.folder, attn_implementation="eager"
+        ).eval()
+    context = 0.02 * torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    rows = []
+    for suffix in suffixes:
+        ids = torch.tensor([[steps.START, *[7] * 16, *suffix, *[steps.END] * (60 - len(suffix))]])
+        table = plain.get_input_embeddings()
+        embeds = table(ids).detach()
+        embeds[0, 1:17] = context
+        hook = table.register_forward_hook(lambda m, i, o, e=embeds: e)
+        rows.append(F.normalize(plain(input_ids=ids).text_embeds, dim=1)[0])
+        hook.remove()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(context), torch.stack(rows), rtol=1e-4, atol=1e-6)
+
+
+def test_ours_and_the_reference_are_the_same_function():
+    (found,) = steps.measure("vit-b-16", [CASE], 1, QUIET).values()
+    assert found["feature_diff"] < 1e-6
+    assert found["gradient_diff"] < 1e-4
+    assert found["reference_positions"] == 6 * 77
+    assert found["positions"] == 43
+    assert found["ratio_lowest"] <= found["ratio"] <= found["ratio_highest"]
+    assert found["ratio"] > 0
+    assert found["gemm_fraction"] > 0
+
+
+def test_a_difference_would_be_seen():
+    with steps.random_text_tower("vit-b-16") as checkpoint:
+        suffixes = steps.random_suffixes(CASE)
+        prompts = TextTower(checkpoint).compile(steps.layout(suffixes))
+        begin = initial_context(checkpoint, prompts.tower.embeddings, prompts.layout, 1)
+        turned = steps.reference(checkpoint, [*suffixes[1:], suffixes[0]])
+        features, gradient = steps.differences(prompts, turned, begin, 6)
+    assert features > 1e-3
+    assert gradient > 1e-3
+
+
+def test_the_products_are_those_that_torch_does():
+    """Floating-point operations by torch's own counter, without attention's."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with steps.random_text_tower("vit-b-16") as checkpoint:
+        prompts = TextTower(checkpoint).compile(
+            steps.layout([[5, 6, 7], [5, 8, 7], [9, 7], [4, 3, 2, 7]])
+        )
+    assert prompts.first_layer_kept
+    context = initial_context(
+        checkpoint, prompts.tower.embeddings, prompts.layout, 1
+    ).requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        prompts(context).sum().backward()
+    counts = counter.get_flop_counts()["Global"]
+    counted = sum(n for op, n in counts.items() if "mm" in str(op) and "bmm" not in str(op))
+    expected = sum(2 * n * r * i * o for n, r, i, o in steps.products(prompts, 4))
+    projection = 2 * 2 * 4 * 32 * 512  # to the features and back, which `products` leaves out
+    assert counted == expected + projection
+
+
+def test_a_whole_run_is_put_together_from_its_parts():
+    step = {
+        "reference_seconds": 10.0,
+        "reference_forward_seconds": 4.0,
+        "ours_seconds": 0.5,
+        "ours_forward_seconds": 0.2,
+    }
+    found = steps.whole_run(step, {"tower": 20.0, "files": 16.0})
+    # 50 epochs of 129 steps; 32 images a step at 20 images/s; five tests of 2465 images in 25 batches
+    reference = 6450 * (1.6 + 10) + 5 * (2465 / 20 + 25 * 4)
+    ours = 6593 / 16 + 6450 * 0.5 + 50 * 0.2
+    assert found["reference_seconds"] == pytest.approx(reference)
+    assert found["ours_seconds"] == pytest.approx(ours)
+    assert found["ratio"] == pytest.approx(reference / ours)
+
+
+def test_memory_is_measured_in_a_process_of_its_own():
+    case = steps.Case("4", "short names", 4, 17 + 16)
+    found = memory._in_process(case, "ours")  # the real tower: another process knows no small one
+    assert 0 <= found["ours_mib"] < 500
+    assert found["ours_peak_mib"] > 100
+
+
+def test_epochs_are_timed_for_each_number_of_samples():
+    found = epochs.measure([64, 128], QUIET)
+    assert list(found) == ["64", "128"]
+    for n, one in found.items():
+        assert one["microseconds_per_sample"] == pytest.approx(1e6 * one["seconds"] / int(n))
+
+
+def test_start_up_is_measured():
+    found = startup.measure(1, QUIET)
+    assert 0 < found["help_seconds"] < found["train_seconds"]
+
+
+def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
+    fast = {"tower": 20.0, "files": 19.0, "fraction": 0.95, "lowest": 0.9, "highest": 1.0}
+    monkeypatch.setattr("dspt.bench.encoding.encoding", lambda *_: fast | {"decode_ms": 1.0})
+    peak = {"ours_mib": 1.0, "ours_peak_mib": 2.0, "reference_mib": 3.0}
+    monkeypatch.setattr("dspt.bench.memory._in_process", lambda case, kind: peak)
+    monkeypatch.setattr("dspt.bench.startup._seconds", lambda *_: 0.2)
+    result = CliRunner().invoke(
+        app, ["bench", "--quick", "--json", "-q", "--picture", str(tmp_path / "bench.png")]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    for key in ("10", "100"):
+        for part in ("ratio", "gemm_fraction", "feature_diff", "gradient_diff"):
+            assert math.isfinite(found["step"][key][part])
+    assert found["encode"]["fraction"] == 0.95
+    assert found["run"]["ratio"] > 0
+    assert found["memory"]["100"]["ours_mib"] == 1.0
+    assert (tmp_path / "bench.png").stat().st_size > 5000
+    text = "\n".join(report.lines(found))
+    assert "one training step, ViT-B/16's text tower" in text
+    assert "0.95" in text
+
+
+def test_the_parts_are_those_of_the_paper():
+    assert [case.classes for case in steps.CASES.values()] == [10, 37, 100, 196, 196, 1000]
