@@ -25,8 +25,8 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
     cases = steps.CASES
     result: dict[str, Any] = {"quick": quick, "threads": torch.get_num_threads()}
     if quick:
-        result["step"] = steps.measure("vit-b-16", [cases["10"], cases["100"]], 1, reporter)
-        result["encode"] = encoding.encoding(2, 16, reporter)
+        result["step"] = steps.measure("vit-b-16", [cases["10"], cases["100"]], 1, reporter, 20)
+        result["encode"] = encoding.encoding(1, 8, reporter)
         result["memory"] = memory.measure([cases["100"]], reporter, reference=False)
         result["epochs"] = epochs.measure([10**3, 10**4], reporter)
         result["startup"] = startup.measure(1, reporter)

@@ -38,8 +38,8 @@ SIZES: dict[str, dict[str, int]] = {
 CONTEXT, LENGTH, BATCH = 16, 77, 32
 START, END = 49406, 49407
 
-# The reference's work is the same for every class, so it is measured with so many and scaled: more of them at once take
-# tens of gigabytes.
+# The reference's work is the same for every class, so it is measured with so many at most and scaled: more of them at
+# once take tens of gigabytes.
 REFERENCE_CLASSES = 100
 
 # The whole run: Caltech101's images, the paper's recipe.
@@ -71,7 +71,11 @@ CASES = {
 
 
 def measure(
-    size: str, cases: Sequence[Case], repeats: int, reporter: Reporter
+    size: str,
+    cases: Sequence[Case],
+    repeats: int,
+    reporter: Reporter,
+    reference_classes: int = REFERENCE_CLASSES,
 ) -> dict[str, dict[str, float]]:
     """Return, for each case, the medians of `repeats` interleaved measurements."""
     found = {}
@@ -80,14 +84,16 @@ def measure(
         reporter.task(f"training steps, {size}", len(cases)) as update,
     ):
         for number, case in enumerate(cases):
-            found[case.key] = _measure(checkpoint, case, repeats)
+            found[case.key] = _measure(checkpoint, case, repeats, reference_classes)
             update(number + 1, "")
     return found
 
 
-def _measure(checkpoint: Checkpoint, case: Case, repeats: int) -> dict[str, float]:
+def _measure(
+    checkpoint: Checkpoint, case: Case, repeats: int, reference_classes: int
+) -> dict[str, float]:
     suffixes = random_suffixes(case)
-    compared = min(case.classes, REFERENCE_CLASSES)
+    compared = min(case.classes, reference_classes)
     prompts = TextTower(checkpoint).compile(layout(suffixes))
     theirs = reference(checkpoint, suffixes[:compared])
     begin = initial_context(checkpoint, prompts.tower.embeddings, prompts.layout, 1)
