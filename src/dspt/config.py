@@ -64,7 +64,8 @@ class Config:
     device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
     precision: str = _setting(
         "float32",
-        "Of the image tower: float32, or bfloat16 or float16 on a GPU. All else is float32 always.",
+        "Of the towers' products: float32, or bfloat16 or float16 on a GPU. Context, logits and loss are "
+        "float32 always; the text tower takes bfloat16 for float16.",
     )
     compile: bool = _setting(
         False, "Have torch compile the image tower: slow to start, faster on many images."

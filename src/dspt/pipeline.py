@@ -200,11 +200,24 @@ def _epoch_text(record: dict[str, Any], epochs: int) -> str:
 
 def open_text_tower(config: Config, checkpoint: Checkpoint | None = None) -> TextTower:
     """Return the text tower of the checkpoint on the device the config asks for."""
+    # The context's gradient is so small that float16 would lose it; bfloat16 has the range of float32.
+    low = config.precision != "float32"
     return TextTower(
         checkpoint or open_checkpoint(config.model),
-        find_device(config.device),
+        _device_for(config),
         config.text_memory * 1024**2,
+        torch.bfloat16 if low else torch.float32,
     )
+
+
+def _device_for(config: Config) -> torch.device:
+    """The device the config asks for, if it can compute with the precision that it asks for."""
+    device = find_device(config.device)
+    if config.precision != "float32" and device.type == "cpu":
+        raise InputError(
+            f"precision {config.precision}: it is for GPUs; on the CPU leave --precision out"
+        )
+    return device
 
 
 def find_device(name: str) -> torch.device:
@@ -312,11 +325,7 @@ def image_features(
         return items
     from dspt import features
 
-    device = find_device(config.device)
-    if config.precision != "float32" and device.type == "cpu":
-        raise InputError(
-            f"precision {config.precision}: it is for GPUs; on the CPU leave --precision out"
-        )
+    device = _device_for(config)
     with reporter.task(f"encoding {len(items)} {title}", len(items), unit="images") as update:
         return features.encode(
             items,

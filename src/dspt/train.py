@@ -27,6 +27,9 @@ from dspt.seeds import Stream
 # The paper reports the test accuracy averaged over this many last epochs.
 LAST_EPOCHS = 5
 
+# Bytes of features that are kept on a GPU as a whole.
+_RESIDENT = 4 * 1024**3
+
 # Images judged at once in an evaluation: bounds its memory whatever their number.
 _ROWS = 1024
 
@@ -94,6 +97,7 @@ def fit(
     check(problem, learner.tower)
     method = methods.make(config.method, **config.method_options())
     labels = torch.from_numpy(problem.labels).to(device)
+    train_x = _placed(problem.train_x, device)
     learnt = {
         name: value.to(device, copy=True).requires_grad_() for name, value in state.learnt.items()
     }
@@ -106,7 +110,7 @@ def fit(
 
     for epoch in range(state.epochs_done, config.epochs):
         rate = optimizer.param_groups[0]["lr"] = learning_rate(epoch, config)
-        images = _one_view(problem.train_x, Stream(config.seed, "view", epoch))
+        images = _one_view(train_x, Stream(config.seed, "view", epoch), device)
 
         def logits_now(images: Images = images) -> Tensor:
             return logits_of(images, learner.classify(learnt), len(labels))
@@ -130,12 +134,12 @@ def fit(
             shuffle = Stream(config.seed, "shuffle", epoch, number)
             for rows in batches(len(phase.samples), config.batch_size, shuffle):
                 samples = phase.samples[rows]
-                features = images(samples).to(device)
+                features = images(samples)
                 if phase.mix is not None:
                     features = _blend(features, images, phase.mix, rows)
                 logits = learner.logits(features, learnt)
                 logits.retain_grad()
-                loss = phase.loss(logits, phase.targets[torch.from_numpy(rows)])
+                loss = phase.loss(logits, phase.targets[_sent(rows, device)])
                 optimizer.zero_grad()
                 loss.mean().backward()
                 optimizer.step()
@@ -228,18 +232,38 @@ def logits_of(images: Images, classify: Classify, n: int) -> Tensor:
     return torch.cat(parts)
 
 
-def _one_view(train_x: np.ndarray, stream: Stream) -> Images:
+def _placed(train_x: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """The features where steps read them: on a GPU as a whole if they are small enough, else where they are."""
+    if device.type == "cpu" or train_x.nbytes > _RESIDENT:
+        return train_x
+    return torch.from_numpy(np.ascontiguousarray(train_x)).to(device)
+
+
+def _one_view(train_x: np.ndarray | Tensor, stream: Stream, device: torch.device) -> Images:
     """A function from rows to their features this epoch, one view of each drawn at random."""
-    if train_x.ndim == 2:
-        return lambda rows: torch.from_numpy(train_x[rows])
-    chosen = stream.integers(len(train_x), train_x.shape[1])
-    return lambda rows: torch.from_numpy(train_x[rows, chosen[rows]])
+    chosen = stream.integers(len(train_x), train_x.shape[1]) if train_x.ndim == 3 else None
+
+    def images(rows: np.ndarray) -> Tensor:
+        if isinstance(train_x, Tensor):
+            where = (rows,) if chosen is None else (rows, chosen[rows])
+            return train_x[tuple(_sent(index, device) for index in where)]
+        return _sent(train_x[rows] if chosen is None else train_x[rows, chosen[rows]], device)
+
+    return images
+
+
+def _sent(values: np.ndarray, device: torch.device) -> Tensor:
+    """The values on the device. The host does not wait for a GPU to take them: they go through pinned memory."""
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _blend(features: Tensor, images: Images, mix: Mix, rows: np.ndarray) -> Tensor:
     """Features blended with those of their partners, brought back to length 1."""
-    weights = mix.weights[torch.from_numpy(rows)].to(features)[:, None]
-    partners = images(mix.partners[rows]).to(features)
+    weights = mix.weights[_sent(rows, mix.weights.device)].to(features)[:, None]
+    partners = images(mix.partners[rows])
     return torch.nn.functional.normalize(weights * features + (1 - weights) * partners, dim=1)
 
 

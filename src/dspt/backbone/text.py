@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,6 +81,7 @@ class TextTower:
     ----------
     memory_limit : bytes of activations one step may keep. Classes beyond that are processed in chunks, each computed
         again in the backward pass, which gives the same gradient for half as much time again.
+    dtype : of the matrix products. Norms, sums and softmax stay in float32, and so do context, features and gradient.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class TextTower:
         checkpoint: Checkpoint,
         device: str | torch.device = "cpu",
         memory_limit: int = 2 * 1024**3,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.checkpoint = checkpoint
+        self.dtype = dtype
         self.device = torch.device(device)
         self.memory_limit = memory_limit
         weights = checkpoint.tensors("text_model.", "text_projection.")
@@ -115,6 +119,9 @@ class TextTower:
         def pair(name: str) -> tuple[Tensor, Tensor]:
             return get(f"{name}.weight"), get(f"{name}.bias")
 
+        def low(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+            return weight.to(dtype), bias.to(dtype)
+
         self.embeddings = get("text_model.embeddings.token_embedding.weight")
         self._positions = get("text_model.embeddings.position_embedding.weight")
         self._final_norm = pair("text_model.final_layer_norm")
@@ -136,11 +143,11 @@ class TextTower:
             self._layers.append(
                 _Layer(
                     norm1=pair(at + "layer_norm1"),
-                    qkv=(weight, bias),
-                    out=pair(at + "self_attn.out_proj"),
+                    qkv=low(weight, bias),
+                    out=low(*pair(at + "self_attn.out_proj")),
                     norm2=pair(at + "layer_norm2"),
-                    up=up,
-                    down=down,
+                    up=low(*up),
+                    down=low(*down),
                 )
             )
         if self.width % self.heads:
@@ -208,13 +215,14 @@ class TextTower:
                 elif prefix_length:
                     attended = torch.cat([self._attend_prefix(queries, keys, values), attended])
             x = x + F.linear(attended, *layer.out)
-            h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps)
+            h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps).to(self.dtype)
             x = x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
         return F.linear(x, self._projection), keys_values
 
     def _queries_keys_values(self, x: Tensor, layer: _Layer) -> Tensor:
-        return F.linear(F.layer_norm(x, (self.width,), *layer.norm1, self._eps), *layer.qkv)
+        h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps).to(self.dtype)
+        return F.linear(h, *layer.qkv)
 
     def first_queries_keys_values(self, x: Tensor) -> Tensor:
         """Return the queries, keys and values (n, 3 D) of these rows in the first layer."""
@@ -251,12 +259,13 @@ class _SuffixAttention(torch.autograd.Function):
         rows, batch = (heads, blocks * size), (heads * blocks, size)
         q, k, v = qkv
         k0, v0 = (rows_.view(shared, heads, depth).transpose(0, 1) for rows_ in (key, value))
-        scores = own.new_empty(heads, blocks, size, shared + size)
+        scores = mask.new_empty(heads, blocks, size, shared + size)
         scores[..., :shared] = (q.view(*rows, depth) @ k0.mT).view(heads, blocks, size, shared)
         within = q.view(*batch, depth) @ k.view(*batch, depth).mT
         torch.add(within.view(heads, blocks, size, size), mask, out=scores[..., shared:])
         p = scores.softmax(-1)
-        p0, p1 = p[..., :shared].reshape(*rows, shared), p[..., shared:].reshape(*batch, size)
+        p0 = p[..., :shared].reshape(*rows, shared).to(own.dtype)
+        p1 = p[..., shared:].reshape(*batch, size).to(own.dtype)
         attended = p1 @ v.view(*batch, depth)
         attended = attended.view(*rows, depth).baddbmm_(p0, v0)
         ctx.save_for_backward(qkv, k0, v0, p, p0, p1)
@@ -276,8 +285,8 @@ class _SuffixAttention(torch.autograd.Function):
             heads, blocks, size, size
         )
         d_scores = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
-        d_s0 = d_scores[..., :shared].reshape(*rows, shared)
-        d_s1 = d_scores[..., shared:].reshape(*batch, size)
+        d_s0 = d_scores[..., :shared].reshape(*rows, shared).to(qkv.dtype)
+        d_s1 = d_scores[..., shared:].reshape(*batch, size).to(qkv.dtype)
         d_qkv = torch.empty_like(qkv)
         d_q, d_k, d_v = d_qkv
         torch.bmm(d_s1, k.view(*batch, depth), out=d_q.view(*batch, depth))
@@ -352,12 +361,15 @@ class Prompts:
         self, entries: Sequence[int], positions: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the entries, which of them take a context vector, and which one."""
-        tower = self.tower
-        what = torch.tensor(entries, device=tower.device)
-        base = tower._positions[torch.tensor(positions, device=tower.device)]
-        tokens, context = (what >= 0).nonzero().flatten(), (what < 0).nonzero().flatten()
-        base[tokens] += tower.embeddings[what[tokens]]
-        return base, context, -1 - what[context]
+        tower, what = self.tower, np.array(entries)
+        tokens, context = np.flatnonzero(what >= 0), np.flatnonzero(what < 0)
+
+        def there(numbers: np.ndarray) -> Tensor:
+            return torch.from_numpy(numbers).to(tower.device)
+
+        base = tower._positions[there(np.array(positions))]
+        base[there(tokens)] += tower.embeddings[there(what[tokens])]
+        return base, there(context), there(-1 - what[context])
 
     def _fill_blocks(self, order: list[int]) -> list[_Block]:
         """The classes in blocks of bounded size, positions whose whole past is the same shared within a block.
