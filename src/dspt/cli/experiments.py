@@ -305,8 +305,12 @@ def _results(
     if where:
         found = collect.where(found, where)
     results = collect.collect(experiment, found, every_dataset)
+    if only:
+        part = catalogue.narrowed(results.experiment, only)
+        if part.seeds != experiment.seeds:
+            found = [run for run in found if run.seed in part.seeds]
+            results = collect.collect(experiment, found, every_dataset)
+        results = replace(results, experiment=part)
     if not results.runs:
         raise InputError(f"{name}: no runs of it below {runs}; 'dspt reproduce {name}' makes them")
-    if only:
-        results = replace(results, experiment=catalogue.narrowed(results.experiment, only))
     return results

@@ -85,6 +85,10 @@ LOGITNORM = Entry("LogitNorm", "logitnorm")
 LOGITCLIP = Entry("LogitClip", "logitclip")
 SQUARE = Entry("Square", "square")
 NCE = Entry("NCE", "nce")
+NCE_RCE = Entry("NCE+RCE", "nce-rce")
+SCE = Entry("SCE", "sce")
+HARD_BOOTSTRAP = Entry("Bootstrap, hard", "bootstrap-hard")
+JOAPR = Entry("JoAPR", "joapr")
 SELECT = Entry("Select", "select")
 NLPROMPT = Entry("NLPrompt", "nlprompt")
 UPL = Entry("UPL", "upl")
@@ -139,6 +143,17 @@ EXPERIMENTS: dict[str, Experiment] = {
             from_scratch=True,
         ),
         Experiment(
+            "methods",
+            "table",
+            "Accuracy (%) of every method, on clean labels and under two kinds of noise",
+            _grid(("Caltech101",), ("none", "sym:0.6", "pair:0.4")),
+            (
+                *(COOP, SMOOTHING, BOOTSTRAP, HARD_BOOTSTRAP, LOGITNORM, LOGITCLIP, SQUARE, SELECT),
+                *(NLPROMPT, JOAPR, UPL, ROBUST_UPL, GCE, NCE, SCE, NCE_RCE, MAE, DSPT, DSPT_AUTO),
+            ),
+            seeds=(1,),
+        ),
+        Experiment(
             "accuracy-vs-noise",
             "figure",
             "Accuracy over the share of wrong labels",
@@ -149,7 +164,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                     *("pair:0.1", "pair:0.2", "pair:0.3", "pair:0.4"),
                 ),
             ),
-            (COOP, MAE, DSPT),
+            (COOP, MAE, DSPT, DSPT_AUTO),
         ),
         Experiment(
             "gradient-distribution",
