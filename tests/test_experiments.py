@@ -38,7 +38,7 @@ def small(name, data, **settings):
     """Return an experiment on a tiny feature file, one seed, two epochs."""
     source, model = data
     experiment = catalogue.with_seeds(catalogue.on_data(catalogue.get(name), [str(source)]), [1])
-    return catalogue.with_config(experiment, model=str(model), epochs=2, **settings)
+    return catalogue.with_config(experiment, model=str(model), **{"epochs": 2, **settings})
 
 
 class TestCatalogue:
@@ -201,6 +201,41 @@ class TestReproduce:
         assert 0 < found.seconds < 600
         assert not (tmp_path / "runs").exists()
 
+    def test_a_finished_run_needs_its_data_no_more(self, data, tmp_path):
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        first = [o.result for o in reproduce.do(jobs, None, QUIET)]
+        data[0].unlink()
+        assert [o.result for o in reproduce.do(jobs, None, QUIET)] == first
+
+    @pytest.mark.parametrize("text", ["{}", "[]", "{", "5"])
+    def test_a_damaged_result_is_reported_not_shown(self, data, tmp_path, text):
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        list(reproduce.do(jobs, None, QUIET))
+        (jobs[0].folder / "result.json").write_text(text)
+        outcomes = list(reproduce.do(jobs, None, QUIET))
+        assert [o.error is None for o in outcomes] == [False, True, True]
+        assert len(collect.find_runs(tmp_path / "runs")) == 2
+
+    def test_files_of_one_name_in_two_folders_are_two_datasets(self, data, tmp_path):
+        (tmp_path / "other").mkdir()
+        other = feature_file(tmp_path / "other" / "tiny.npz", train=90)
+        one = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        two = reproduce.jobs(small("early-accuracy", (other, data[1])), tmp_path / "runs")
+        assert not {job.folder for job in one} & {job.folder for job in two}
+        assert all(o.error is None for o in reproduce.do([*one, *two], None, QUIET))
+        with pytest.raises(InputError, match="are both of tiny, but not of the same data"):
+            collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
+
+    def test_what_is_asked_for_twice_is_done_once(self, data, tmp_path):
+        twice = catalogue.on_data(small("early-accuracy", data), [str(data[0]), str(data[0])])
+        assert len(reproduce.jobs(catalogue.with_seeds(twice, [1, 1]), tmp_path)) == 3
+
+    def test_what_the_experiment_decides_cannot_be_set(self, data, tmp_path):
+        with pytest.raises(InputError, match="set seed=9: it is part of the experiment"):
+            reproduce.jobs(small("main", data, seed=9), tmp_path)
+        with pytest.raises(InputError, match="epochs = 2: gradient-distribution is made with"):
+            small("gradient-distribution", data)
+
     def test_a_setting_that_is_not_known_is_refused(self, data, tmp_path):
         with pytest.raises(InputError, match="setting 'epoch': not known"):
             reproduce.jobs(small("main", data, epoch=3), tmp_path)
@@ -211,12 +246,8 @@ class TestReproduce:
 class TestCollect:
     def test_runs_of_different_settings_are_never_mixed(self, data, tmp_path):
         for epochs in (1, 2):
-            experiment = catalogue.with_config(
-                catalogue.narrowed(small("early-accuracy", data), "method=dspt")
-            )
-            experiment = catalogue.replace(
-                experiment, config={**experiment.config, "epochs": epochs}
-            )
+            experiment = small("early-accuracy", data, epochs=epochs)
+            experiment = catalogue.narrowed(experiment, "method=dspt")
             list(reproduce.do(reproduce.jobs(experiment, tmp_path / "runs"), None, QUIET))
         runs = collect.find_runs(tmp_path / "runs")
         with pytest.raises(InputError, match=r"its runs differ in epochs, 1 in .*; give --where"):
@@ -226,8 +257,50 @@ class TestCollect:
         with pytest.raises(InputError, match="where epoch: no run has such a setting"):
             collect.where(runs, "epoch=2")
 
+    def test_names_that_differ_in_a_dot_are_two_datasets(self, data, tmp_path):
+        _, model = data
+        files = [feature_file(tmp_path / name) for name in ("v1.0.npz", "v10.npz")]
+        for file in files:
+            jobs = reproduce.jobs(small("early-accuracy", (file, model)), tmp_path / "runs")
+            list(reproduce.do(jobs, None, QUIET))
+        found = collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
+        assert found.experiment.datasets == ("v1.0", "v10")
+
+    def test_notes_say_what_is_unusual_and_the_versions(self, data, tmp_path):
+        jobs = reproduce.jobs(small("early-accuracy", data, shots=5, lr=0.01), tmp_path / "runs")
+        list(reproduce.do(jobs, None, QUIET))
+        found = collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
+        notes = " ".join(found.notes)
+        assert "2 epochs" in notes
+        assert "Not the paper's setting: lr 0.01, shots 5" in notes
+        assert "torch 2" in notes
+
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            {"data": 5},
+            {"data": None},
+            {"seed": "1"},
+            {"seed": [1]},
+            {"zero_shot": "x"},
+            {"method": ["a"]},
+            {"accuracy": None},
+            {"noise": 3},
+        ],
+    )
+    def test_a_run_of_odd_types_is_passed_over(self, data, tmp_path, odd):
+        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
+        list(reproduce.do(jobs, None, QUIET))
+        file = jobs[0].folder / "result.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | odd))
+        assert len(collect.find_runs(tmp_path / "runs")) == 2
+
+    def test_the_papers_cifar_figures_stand_beside_cifar_alone(self):
+        assert paper.accuracy("cifar10", Setting("CIFAR10", "sym:0.2"), "DSPT") == 82.34
+        assert paper.accuracy("cifar10", Setting("photos", "sym:0.2"), "DSPT") is None
+
     def test_runs_in_which_nothing_moves_are_in_no_table(self, data, tmp_path):
-        jobs = reproduce.jobs(small("gradient-distribution", data), tmp_path / "runs")
+        jobs = reproduce.jobs(small("gradient-distribution", data, epochs=None), tmp_path / "runs")
         list(reproduce.do(jobs, None, QUIET))
         runs = collect.find_runs(tmp_path / "runs")
         assert len(collect.collect(catalogue.get("gradient-distribution"), runs).runs) == 2
@@ -241,7 +314,8 @@ class TestCommands:
     def test_every_experiment_runs_on_the_embedded_images(self, name, tmp_path):
         model = ("--model", "small") if name == "cifar10" else ()
         runs = ("--runs", tmp_path / "runs")
-        short = ("--data", "embedded", "--epochs", 2, "--seeds", 1, *model, *runs, "--json", "-q")
+        epochs = () if name == "gradient-distribution" else ("--epochs", 2)
+        short = ("--data", "embedded", *epochs, "--seeds", 1, *model, *runs, "--json", "-q")
         done = dspt("reproduce", name, *short)
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["failed"] == 0
@@ -310,6 +384,12 @@ class TestCommands:
             (["reproduce", "main", "--data", "embedded", "--epochs", "-1"], "epochs = -1"),
             (["reproduce", "main", "--only", "seed=9"], "only seed=9: not in main"),
             (["figure", "main", "--runs", "."], "no runs of it below"),
+            (["reproduce", "main", "--data", "embedded", "--data", "x"], "need different models"),
+            (
+                ["reproduce", "loss-curves", "--set", "class_specific=maybe"],
+                "expected true or false",
+            ),
+            (["reproduce", "loss-curves", "--set", "model=5"], "model = 5: expected a text"),
             (["report", "--runs", "."], "no finished runs below it"),
         ],
     )
@@ -318,6 +398,22 @@ class TestCommands:
         shown = dspt(*arguments)
         assert isinstance(shown.exception, InputError)
         assert message in str(shown.exception)
+
+    def test_a_file_that_cannot_be_written_is_one_sentence(self, data, tmp_path):
+        source, model = data
+        runs = ("--runs", tmp_path / "runs")
+        asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", 1, *runs, "-q")
+        assert dspt("reproduce", "extreme", *asked, "--only", "method=dspt").exit_code == 0
+        for command in (["table", "extreme"], ["report"]):
+            shown = dspt(*command, *runs, "--out", tmp_path)
+            assert isinstance(shown.exception, InputError)
+            assert "cannot be written" in str(shown.exception)
+
+    def test_a_network_from_scratch_is_no_classifier_of_clip(self, tmp_path):
+        asked = ("--model", "small", "--limit", 4, "--epochs", 1, "--batch-size", 8)
+        assert dspt("scratch", "embedded", *asked, "--out", tmp_path / "r", "-q").exit_code == 0
+        shown = dspt("eval", tmp_path / "r", "embedded")
+        assert "it holds a network from scratch" in str(shown.exception)
 
     def test_the_list_names_every_experiment(self):
         rows = json.loads(dspt("experiments", "--json").stdout)["experiments"]

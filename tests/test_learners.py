@@ -91,6 +91,18 @@ class TestCoCoOp:
             learner.classify(learnt)(x), prompt.classify(prompt.start())(x), rtol=1e-5, atol=1e-4
         )
 
+    def test_a_memory_limit_changes_nothing_but_memory(self, model):
+        x, y = (torch.from_numpy(values) for values in features(6))
+        gradients = []
+        for limit in (2**31, 1):
+            learner = make(model, "cocoop")
+            learner.tower.memory_limit = limit
+            learnt = {name: value.requires_grad_() for name, value in learner.start().items()}
+            F.cross_entropy(learner.logits(x, learnt), y).backward()
+            gradients.append({name: value.grad for name, value in learnt.items()})
+        for name, gradient in gradients[0].items():
+            assert_close(gradients[1][name], gradient)
+
     def test_learns_the_context_and_the_network(self, model):
         learner = make(model, "cocoop", epochs=3, method="coop", lr=0.02)
         begin = learner.start()
@@ -132,6 +144,20 @@ class TestEveryLearner:
         clf.save(tmp_path / "saved")
         assert np.array_equal(dspt.load(tmp_path / "saved").predict(x), clf.predict(x))
         assert_close(dspt.load(tmp_path / "saved").predict_proba(x), clf.predict_proba(x))
+
+    @pytest.mark.parametrize("setting", [{"class_specific": True}, {"context_words": "a photo"}])
+    def test_prototypes_have_no_context(self, setting):
+        with pytest.raises(InputError, match="expected none with learner prototypes"):
+            Config(learner="prototypes", **setting)
+
+    def test_an_epoch_without_samples_is_no_error(self, model):
+        # no prediction of the first prompt is as labelled, so `select` keeps no sample
+        x = features(8)[0]
+        learner = make(model, "prompt")
+        guess = learner.classify(learner.start())(torch.from_numpy(x)).argmax(1).numpy()
+        clf = dspt.PromptClassifier(model, "select", epochs=1, verbose=True)
+        clf.fit(x, (guess + 1) % 4, class_names=NAMES)
+        assert clf.history_[0]["loss"] is None
 
     def test_another_name_is_refused(self):
         with pytest.raises(InputError, match="learner = 'maple': expected prompt, cocoop or"):

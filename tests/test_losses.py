@@ -341,6 +341,14 @@ def test_shifted_runs_from_cross_entropy_to_mae(row: list[float], label: int) ->
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.parametrize("shift", [1e-300, 1e-30, 1e-20, 1e-12, 1e-6])
+def test_a_tiny_shift_has_a_finite_gradient(shift: float) -> None:
+    for dtype in (torch.float32, torch.float64):
+        logits, labels = torch.tensor([[0.0, 200.0]], dtype=dtype), torch.tensor([0])
+        _, gradient = differentiated("shifted", logits, labels, shift=shift)
+        assert torch.isfinite(gradient).all()
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_reductions_agree(name: str) -> None:
     logits, labels = batch()

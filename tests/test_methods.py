@@ -234,6 +234,11 @@ class TestJoAPR:
         expected = -p[0].log() + 0.3 * (p * p.log()).sum()
         assert_close(phase.loss(logits, torch.tensor([0]))[0], expected)
 
+    def test_one_sample_is_clean(self):
+        clean, probability = joapr.partition(torch.tensor([0.3]), 0.5, seed=0)
+        assert clean.tolist() == [True]
+        assert probability.tolist() == [1.0]
+
     def test_parts_two_heaps_of_losses_where_their_gaussians_cross(self):
         rng = np.random.default_rng(0)
         loss = torch.from_numpy(np.r_[rng.normal(0.1, 0.03, 300), rng.normal(0.8, 0.1, 100)])

@@ -169,7 +169,7 @@ def test_a_damaged_file_is_named(clip, data, tmp_path, name):
     run(data, config, "none", tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "run" / name).write_text("nonsense\nnonsense\n")
-    with pytest.raises(InputError, match=f"{name}.*give --overwrite to start anew"):
+    with pytest.raises(InputError, match=f"{name}.*to start anew"):
         run(data, config, "none", tmp_path / "run")
 
 

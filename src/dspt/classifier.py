@@ -19,7 +19,7 @@ from dspt.config import GENERIC_TEMPLATE, Config, from_dict
 from dspt.errors import InputError
 from dspt.features import embed
 from dspt.files import write_json
-from dspt.pipeline import Encoder, find_device, image_features, open_text_tower
+from dspt.pipeline import Encoder, epoch_text, find_device, image_features, open_text_tower
 from dspt.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, environment
 
@@ -167,7 +167,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             with reporter.task(config.method, config.epochs) as update:
                 for state, record in train.fit(problem, config, learner, begin):
                     self.history_.append(record)
-                    update(state.epochs_done, f"loss {record['loss']:.3f}")
+                    update(state.epochs_done, epoch_text(record, config.epochs))
             with torch.no_grad():
                 on_device = {k: value.to(tower.device) for k, value in state.learnt.items()}
                 self._take(on_device, learner.prototypes(on_device))
@@ -299,6 +299,10 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     description = folder.read_description()
     try:
         settings = description["settings"]
+        if settings.get("learner") == "network":
+            raise InputError(
+                f"run folder {directory}: it holds a network from scratch, not a prompt; give a run of dspt train"
+            )
         config = from_dict(settings)
         names = tuple(description["class_names"])
         fingerprint, scale = description["model_fingerprint"], description["logit_scale"]

@@ -80,6 +80,12 @@ class Config:
             _require(self, name, whole, "a whole number")
         for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
             _require(self, name, isinstance(getattr(self, name), int | float), "a number")
+        for name in ("class_specific", "compile"):
+            _require(self, name, isinstance(getattr(self, name), bool), "true or false")
+        for name in ("model", "method", "template", "device"):
+            _require(self, name, isinstance(getattr(self, name), str), "a text")
+        words = self.context_words is None or isinstance(self.context_words, str)
+        _require(self, "context_words", words, "a text")
         for name in ("epochs", "shots", "views", "workers"):
             _require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("batch_size", "context_length", "text_memory"):
@@ -93,6 +99,9 @@ class Config:
         )
         learners = ("prompt", "cocoop", "prototypes")
         _require(self, "learner", self.learner in learners, "prompt, cocoop or prototypes")
+        if self.learner == "prototypes":
+            for name in ("class_specific", "context_words"):
+                _require(self, name, not getattr(self, name), "none with learner prototypes")
         _require(
             self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
         )

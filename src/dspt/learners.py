@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.backbone.prompt import initial_context, layout_context, layout_template
 from dspt.backbone.text import TextTower
@@ -116,12 +118,15 @@ class ConditionalPromptLearner(PromptLearner):
         hidden = F.linear(features, parameters["meta.down.weight"], parameters["meta.down.bias"])
         up = parameters["meta.up.weight"], parameters["meta.up.bias"]
         shifts = F.linear(hidden.relu(), *up)
-        return torch.stack(
-            [
-                self.scale * self.prompts(parameters["context"] + shift) @ image
-                for image, shift in zip(features, shifts, strict=True)
-            ]
-        )
+
+        def of_one(image: Tensor, shift: Tensor) -> Tensor:
+            return self.scale * self.prompts(parameters["context"] + shift) @ image
+
+        if len(features) * self.prompts.kept_bytes > self.tower.memory_limit:
+            # each image's prompts are computed again in the backward pass, so that only one's are kept
+            of_one = partial(recompute, of_one, use_reentrant=False, preserve_rng_state=False)
+        pairs = zip(features, shifts, strict=True)
+        return torch.stack([of_one(image, shift) for image, shift in pairs])
 
     def classify(self, parameters: Parameters) -> Classify:
         @torch.no_grad()

@@ -275,7 +275,7 @@ def _dspt_scale(logits: Tensor, labels: Tensor, s: float = 1.0) -> Tensor:
 def _shifted(logits: Tensor, labels: Tensor, shift: float = 0.0) -> Tensor:
     """-(1 + n) log((p_y + n) / (1 + n)): cross-entropy for n = 0, towards MAE for a large n."""
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0]
-    if shift == 0:
+    if shift < 1e-12:  # no probability that matters is as small, and 1 / shift would overflow
         return -log_p
     p = log_p.exp()
     return (1 + shift) * torch.log1p((1 - p) / (p + shift))  # no difference of large numbers

@@ -49,8 +49,22 @@ def estimate(logits: Tensor, labels: Tensor) -> NoiseRate:
     temperature = math.exp(found.x)
     right, wrong = _likelihoods(logits, labels, temperature)
     rate = _rate(right, wrong)
-    information = ((right - wrong) / _mixed(right, wrong, rate)).square().sum().item()
-    return NoiseRate(rate, min(1.0, information**-0.5 if information else 1.0), temperature)
+    return NoiseRate(rate, _error(logits, labels, rate, temperature), temperature)
+
+
+def _error(logits: Tensor, labels: Tensor, rate: float, temperature: float) -> float:
+    """The standard error of the rate, the temperature being estimated with it: from the scores of both."""
+    right, wrong = _likelihoods(logits, labels, temperature)
+    scaled = logits / temperature
+    of_label = scaled.gather(1, labels[:, None])[:, 0]
+    by_temperature = right * ((scaled.softmax(1) * scaled).sum(1) - of_label)  # d right / d log t
+    by_temperature = by_temperature * (1 - rate - rate / (logits.shape[1] - 1))
+    scores = torch.stack([wrong - right, by_temperature]) / _mixed(right, wrong, rate)
+    (a, b), (_, c) = (
+        scores @ scores.T
+    ).tolist()  # the information in the rate and in the temperature
+    left = a - b * b / c if c > 0 else a  # what is left of the first if the second is not known
+    return min(1.0, left**-0.5) if left > 0 else 1.0
 
 
 def _likelihoods(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -144,7 +144,12 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """Return the figures of the finished run, or None."""
         path = self.path / "result.json"
-        return _read_json(path, f"run folder {self.path}") if path.exists() else None
+        if not path.exists():
+            return None
+        found = _read_json(path, f"run folder {self.path}")
+        if not (isinstance(found, dict) and "accuracy" in found):
+            raise self._damaged(path.name)
+        return found
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the figures of the finished run."""
@@ -178,9 +183,12 @@ class RunFolder:
             with replacing(path) as temporary:
                 temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         try:
-            return [json.loads(line) for line in kept]
-        except json.JSONDecodeError:
-            raise self._damaged("metrics.jsonl") from None
+            records = [json.loads(line) for line in kept]
+            if [record["epoch"] for record in records] == list(range(1, epochs_done + 1)):
+                return records
+        except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
+            pass
+        raise self._damaged("metrics.jsonl")
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Append the record of an epoch."""
@@ -231,13 +239,13 @@ class RunFolder:
             )
         learnt = _load(path)[0]
         prototypes = learnt.pop("prototypes", None)
-        if prototypes is None and "context" not in learnt:
+        if prototypes is None and "meta.down.weight" not in learnt:  # only CoCoOp has none
             raise self._damaged(path.name)
         return learnt, prototypes
 
     def _damaged(self, name: str) -> InputError:
         return InputError(
-            f"run folder {self.path}: {name} is damaged; give --overwrite to start anew"
+            f"run folder {self.path}: {name} is damaged; remove the folder, or give --overwrite, to start anew"
         )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.backbone.checkpoint import Checkpoint
@@ -272,13 +273,14 @@ class _SuffixAttention(torch.autograd.Function):
         return attended.view(heads, blocks, size, depth).permute(1, 2, 0, 3).reshape(len(own), -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         qkv, k0, v0, p, p0, p1 = ctx.saved_tensors
         _, heads, blocks, size, depth = qkv.shape
         shared = k0.shape[1]
         rows, batch = (heads, blocks * size), (heads * blocks, size)
         q, k, v = qkv
-        d_out = gradient.view(blocks, size, heads, depth).permute(2, 0, 1, 3).contiguous()
+        d_out = gradient.reshape(blocks, size, heads, depth).permute(2, 0, 1, 3).contiguous()
         d_p = torch.empty_like(p)
         d_p[..., :shared] = (d_out.view(*rows, depth) @ v0.mT).view(heads, blocks, size, shared)
         d_p[..., shared:] = (d_out.view(*batch, depth) @ v.view(*batch, depth).mT).view(
@@ -287,14 +289,16 @@ class _SuffixAttention(torch.autograd.Function):
         d_scores = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
         d_s0 = d_scores[..., :shared].reshape(*rows, shared).to(qkv.dtype)
         d_s1 = d_scores[..., shared:].reshape(*batch, size).to(qkv.dtype)
+        d_key = (d_s0.mT @ q.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
+        d_value = (p0.mT @ d_out.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
+        if not ctx.needs_input_grad[0]:  # the first layer's rows never change
+            return None, d_key, d_value, None, None
         d_qkv = torch.empty_like(qkv)
         d_q, d_k, d_v = d_qkv
         torch.bmm(d_s1, k.view(*batch, depth), out=d_q.view(*batch, depth))
         d_q.view(*rows, depth).baddbmm_(d_s0, k0)
         torch.bmm(d_s1.mT, q.view(*batch, depth), out=d_k.view(*batch, depth))
         torch.bmm(p1.mT, d_out.view(*batch, depth), out=d_v.view(*batch, depth))
-        d_key = (d_s0.mT @ q.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
-        d_value = (p0.mT @ d_out.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
         d_own = d_qkv.permute(2, 3, 0, 1, 4).reshape(blocks * size, -1)
         return d_own, d_key, d_value, None, None
 
@@ -302,8 +306,8 @@ class _SuffixAttention(torch.autograd.Function):
 class Prompts:
     """The class features as a function of the context, for one layout: `prompts(context) -> (C, D)`.
 
-    `tokens` is the number of positions a step computes. With `first_layer_kept` the suffixes' part of the first layer's
-    queries, keys and values is not among it: it never changes.
+    `tokens` is the number of positions a step computes, `kept_bytes` about what it keeps for its backward pass. With
+    `first_layer_kept` the suffixes' part of the first layer's queries, keys and values is not computed: it never changes.
     """
 
     def __init__(self, tower: TextTower, layout: Layout) -> None:
@@ -314,9 +318,8 @@ class Prompts:
         order = sorted(range(len(layout.suffixes)), key=lambda c: layout.suffixes[c])
         blocks = self._fill_blocks(order)
         kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._layers)
-        together = max(
-            1, tower.memory_limit // (kept * max(len(block.entries) for block in blocks))
-        )
+        largest = max(len(block.entries) for block in blocks)
+        together = max(1, tower.memory_limit // (kept * largest))
         self._chunks = [
             self._join(blocks[i : i + together], alone=together >= len(blocks))
             for i in range(0, len(blocks), together)
@@ -324,6 +327,7 @@ class Prompts:
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
         self.first_layer_kept = self._chunks[0].first is not None
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
+        self.kept_bytes = kept * (len(layout.prefix) + largest * min(together, len(blocks)))
 
     def __call__(self, context: Tensor | None = None) -> Tensor:
         """Return L2-normalised class features (C, D) in fp32, differentiable in `context`."""

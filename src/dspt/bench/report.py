@@ -70,6 +70,13 @@ def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:
             f"{one['ratio']:>8.1f}{one['gemm_fraction']:>9.2f}"
             f"{one['feature_diff']:>10.0e}{one['gradient_diff']:>10.0e}"
         )
+    scaled = [key for key, one in found.items() if one["reference_classes"] < one["classes"]]
+    if scaled:
+        most = max(one["reference_classes"] for one in found.values())
+        shown.append(
+            f"  the reference of {', '.join(scaled)} is measured with {most:.0f} classes and scaled: its work is the "
+            "same for each"
+        )
     return shown
 
 

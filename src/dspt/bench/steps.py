@@ -124,6 +124,7 @@ def _measure(
         fractions.append(products / statistics.fmean([seconds, again]))
     return {
         "classes": case.classes,
+        "reference_classes": compared,
         "positions": prompts.tokens,
         "reference_positions": case.classes * LENGTH,
         "ours_seconds": statistics.median(ours),

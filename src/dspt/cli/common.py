@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from dspt.errors import InputError
+
 app = typer.Typer(
     name="dspt",
     help="Adapt CLIP to a classification task when many training labels are wrong.",
@@ -128,6 +130,17 @@ def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"  {name:<{width}}  {'-' if value is None else f'{value:6.2f} %'}")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a file that cannot be written into one clear sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); give another name"
+        ) from None
 
 
 @contextmanager

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dspt.cli.common import Json, Quiet, Root, app, print_json, reporter, resumable
+from dspt.cli.common import (
+    Json,
+    Quiet,
+    Root,
+    app,
+    print_json,
+    reporter,
+    resumable,
+    writing,
+)
 from dspt.errors import InputError
 
 Name = Annotated[
@@ -137,8 +147,9 @@ def reproduce(
     else:
         done = sum(o.error is None for o in outcomes)
         print(f"{done} of {len(outcomes)} runs are done, in {runs}")
-        made = experiment.kind
-        print(f"next: dspt {made} {name}" + (f" --runs {runs}" if runs != Path("runs") else ""))
+        where = ["--runs", str(runs)] if runs != Path("runs") else []
+        if done:
+            print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
@@ -168,7 +179,7 @@ def table(
         dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import tables
-    from dspt.files import replacing
+    from dspt.files import write_text
 
     results = _results(name, runs, only, where, every_dataset)
     if json_output:
@@ -177,8 +188,8 @@ def table(
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     text = tables.render(results, style, colour=colour)
     if out is not None:
-        with replacing(out) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        with writing(out):
+            write_text(out, text)
         print(out)
         return
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -229,11 +240,14 @@ def report(
     """
     from dspt.experiments import report as page
 
-    shown = page.make(runs, out)
+    with writing(out):
+        shown = page.make(runs, out)
     if json_output:
         print_json({"file": str(out), **shown})
         return
     print(out)
+    for name, reason in shown["left_out"].items():
+        print(f"left out: {name} ({reason})", file=sys.stderr)
 
 
 def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Any:
@@ -260,7 +274,11 @@ def _with_settings(
 
     settings: dict[str, Any] = {"epochs": epochs, "model": model}
     if model is None and not experiment.from_scratch:
-        settings["model"] = "embedded" if data == ["embedded"] else "openai/clip-vit-base-patch16"
+        if "embedded" in data and set(data) != {"embedded"}:
+            raise InputError(
+                "data: embedded and others need different models; give --model, or do one at a time"
+            )
+        settings["model"] = "embedded" if "embedded" in data else "openai/clip-vit-base-patch16"
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:

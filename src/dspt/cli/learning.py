@@ -24,6 +24,7 @@ from dspt.cli.common import (
     reporter,
     resumable,
     with_settings,
+    writing,
 )
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.scratch.config import ScratchConfig
@@ -361,7 +362,8 @@ def bench(
 
     result = run_bench(quick, reporter(quiet))
     if picture is not None:
-        report.draw(result, picture)
+        with writing(picture):
+            report.draw(result, picture)
     if json_output:
         print_json(result)
         return

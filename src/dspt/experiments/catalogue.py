@@ -228,8 +228,7 @@ def get(name: str) -> Experiment:
 
 def on_data(experiment: Experiment, datasets: Sequence[str]) -> Experiment:
     """Return the experiment on other datasets: the same noises, once for each of them."""
-    noises = experiment.noises
-    return replace(experiment, settings=_grid(tuple(datasets), noises))
+    return replace(experiment, settings=_grid(tuple(dict.fromkeys(datasets)), experiment.noises))
 
 
 def with_seeds(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
@@ -238,9 +237,15 @@ def with_seeds(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
 
 
 def with_config(experiment: Experiment, **settings: Any) -> Experiment:
-    """Return the experiment with these settings of a run; those that are None stay as declared."""
+    """Return the experiment with these settings of a run; those that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
-    return replace(experiment, config=MappingProxyType({**given, **experiment.config}))
+    for name in given:
+        if name in experiment.config:
+            raise InputError(
+                f"{name} = {given[name]}: {experiment.name} is made with {name} = {experiment.config[name]}; "
+                "leave it out"
+            )
+    return replace(experiment, config=MappingProxyType({**experiment.config, **given}))
 
 
 def plain(name: str) -> str:
@@ -277,6 +282,9 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
             found |= hits
         return found or set(names)
 
+    labels = {plain(entry.label): entry.method for entry in experiment.entries}
+    if "method" in wanted:  # by the name of the method, or as the table is headed
+        wanted["method"] = [labels.get(plain(value), value) for value in wanted["method"]]
     datasets = chosen("dataset", experiment.datasets)
     noises = chosen("noise", experiment.noises)
     methods = chosen("method", tuple(dict.fromkeys(e.method for e in experiment.entries)))

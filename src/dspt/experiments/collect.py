@@ -13,6 +13,7 @@ from dspt.config import Config
 from dspt.errors import InputError
 from dspt.experiments import paper
 from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
+from dspt.scratch.config import ScratchConfig
 
 # Settings in which runs of one table may differ: they are the table's axes, or change no result.
 MAY_DIFFER = {
@@ -33,12 +34,23 @@ class Run:
     seed: int
     settings: dict[str, Any]  # all settings of the run
     result: dict[str, Any]
+    contents: tuple[
+        Any, ...
+    ] = ()  # class names and number of samples, by which data are told apart
 
     def records(self) -> list[dict[str, Any]]:
         """Return what was recorded after each epoch."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        try:
+            records = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError):
+            records = [None]
+        if not all(isinstance(record, dict) for record in records):
+            raise InputError(
+                f"run folder {self.folder}: metrics.jsonl is damaged; remove the folder and do the run again"
+            )
+        return records
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ class Results:
     notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
 
     def runs_of(self, setting: Setting, entry: Entry) -> list[Run]:
-        """Return the runs of a cell, by seed; of two with the same seed the last."""
+        """Return the runs of a cell, by seed; a run that was done twice counts once."""
         found = {run.seed: run for run in self.runs if _in_cell(run, setting, entry)}
         return [found[seed] for seed in sorted(found)]
 
@@ -95,34 +107,42 @@ class Results:
 
 
 def find_runs(folder: Path | str) -> list[Run]:
-    """Return the finished runs below a folder, sorted by path. What is no run is passed over."""
+    """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs folder {folder}: no such folder; give --runs, where the runs are")
-    runs = []
-    for path in sorted(folder.rglob("result.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            description = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
-            settings = {**asdict(Config()), **description["settings"]}
-            settings["model_fingerprint"] = description.get("model_fingerprint")
-            if not isinstance(result["accuracy"], int | float):  # there was no test set
-                continue
-            runs.append(
-                Run(
-                    folder=path.parent,
-                    dataset=_paper_name(result["data"]),
-                    noise=result["noise"],
-                    method=result["method"],
-                    options=tuple(settings["option"]),
-                    seed=result["seed"],
-                    settings=settings,
-                    result=result,
-                )
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return runs
+    found = (_read_run(path.parent) for path in sorted(folder.rglob("result.json")))
+    return [run for run in found if run is not None]
+
+
+def _read_run(folder: Path) -> Run | None:
+    """The run in a folder; None if there is none whose accuracy could be shown."""
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = {**asdict(Config()), **description["settings"]}
+        settings["model_fingerprint"] = description.get("model_fingerprint")
+        run = Run(
+            folder=folder,
+            dataset=_paper_name(result["data"]),
+            noise=result["noise"],
+            method=result["method"],
+            options=tuple(settings["option"]),
+            seed=result["seed"],
+            settings=settings,
+            result=result,
+            contents=(tuple(description.get("class_names", ())), result.get("samples")),
+        )
+        texts = (run.noise, run.method, *run.options)
+        numbers = (result["accuracy"], settings["lr"], result.get("zero_shot") or 0)
+        sound = (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(number, int | float) for number in numbers)
+            and isinstance(run.seed, int)
+        )
+        return run if sound else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def where(runs: Sequence[Run], conditions: str) -> list[Run]:
@@ -151,10 +171,9 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
     belonging = [run for run in runs if _belongs(run, experiment)]
     _check_alike(experiment, belonging)
     # The paper's datasets come first, in its order; then others, such as "embedded".
-    declared = {plain(name): name for name in experiment.datasets}
-    there = {run.dataset: declared.get(plain(run.dataset)) for run in belonging}
-    shown = [n for n in experiment.datasets if every_dataset or n in there.values()]
-    shown += sorted(name for name, known in there.items() if known is None)
+    there = {run.dataset for run in belonging}
+    shown = [name for name in experiment.datasets if every_dataset or name in there]
+    shown += sorted(there - set(experiment.datasets))
     noises = {name: [s.noise for s in experiment.settings if s.dataset == name] for name in shown}
     settings = tuple(
         Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises
@@ -174,7 +193,7 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
         ours = [
             run.result["zero_shot"]
             for run in belonging
-            if plain(run.dataset) == plain(name) and run.result.get("zero_shot") is not None
+            if run.dataset == name and run.result.get("zero_shot") is not None
         ]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
     return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
@@ -182,7 +201,7 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
 
 def _paper_name(dataset: str) -> str:
     """A dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
-    return next((name for name in NINE if plain(name) == plain(dataset)), dataset)
+    return next((name for name in (*NINE, "CIFAR10") if plain(name) == plain(dataset)), dataset)
 
 
 def _belongs(run: Run, experiment: Experiment) -> bool:
@@ -198,11 +217,7 @@ def _belongs(run: Run, experiment: Experiment) -> bool:
 
 
 def _in_cell(run: Run, setting: Setting, entry: Entry) -> bool:
-    return (
-        plain(run.dataset) == plain(setting.dataset)
-        and run.noise == setting.noise
-        and _same_entry(run, entry)
-    )
+    return run.dataset == setting.dataset and run.noise == setting.noise and _same_entry(run, entry)
 
 
 def _same_entry(run: Run, entry: Entry) -> bool:
@@ -210,7 +225,7 @@ def _same_entry(run: Run, entry: Entry) -> bool:
 
 
 def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
-    """Raise `InputError` if runs of one table were made with different settings."""
+    """Raise `InputError` if runs of one table were made with different settings, or of different data."""
     for name in sorted({name for run in runs for name in run.settings} - MAY_DIFFER):
         values = {json.dumps(run.settings.get(name)): run.folder for run in runs}
         if len(values) > 1:
@@ -219,10 +234,25 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
                 f"{experiment.name}: its runs differ in {name}, {one} in {first} and {other} in {second}; "
                 f"give --where {name}=VALUE to take one kind, or another --runs"
             )
+    cells: dict[Any, Run] = {}
+    contents: dict[str, Run] = {}
+    for run in runs:
+        other_data = contents.setdefault(run.dataset, run)
+        cell = (run.dataset, run.noise, run.method, run.options, run.seed)
+        twice = cells.setdefault(cell, run)
+        for known, alike in (
+            (other_data, other_data.contents == run.contents),
+            (twice, twice.result["accuracy"] == run.result["accuracy"]),
+        ):
+            if not alike:
+                raise InputError(
+                    f"{experiment.name}: {known.folder} and {run.folder} are both of {run.dataset}, but not of the "
+                    "same data; move one of them, or give another --runs"
+                )
 
 
 def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What the figures depend on, from the folders of the runs."""
+    """What the figures depend on, from the folders of the runs: epochs, seeds, model, versions, and what is unusual."""
     if not runs:
         return ()
     settings = runs[0].settings
@@ -233,4 +263,23 @@ def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}, "
         f"model {', '.join(models)}"
     ]
-    return tuple(notes)
+    usual = asdict(ScratchConfig() if settings["learner"] == "network" else Config())
+    said = {*MAY_DIFFER, "epochs", "model_fingerprint"}
+    unusual = [
+        f"{name} {settings[name]}"
+        for name, value in usual.items()
+        if name not in said and settings.get(name) != value
+    ]
+    if unusual:
+        notes.append(f"Not the paper's setting: {', '.join(unusual)}")
+    versions = sorted({version for run in runs for version in _versions(run)})
+    return (*notes, ", ".join(versions)) if versions else tuple(notes)
+
+
+def _versions(run: Run) -> list[str]:
+    """The versions a run was made with: ["dspt 0.1.0", "torch 2.13.0"]."""
+    try:
+        found = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+        return [f"{name} {found[name]}" for name in ("dspt", "torch") if name in found]
+    except (OSError, ValueError, TypeError):
+        return []

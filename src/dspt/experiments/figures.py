@@ -325,16 +325,18 @@ def _percent(rate: str) -> float:
 
 def _records(results: Results, run: Run, fields: Iterable[str]) -> list[dict[str, Any]]:
     """What a run recorded after each epoch, all of these fields among it."""
-    again = f"remove the folder and make it again with `dspt reproduce {results.experiment.name}`"
     try:
         records = run.records()
-    except (OSError, ValueError):
+    except (OSError, InputError):
         records = []
     if not records:
-        raise InputError(
-            f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {again}"
-        )
+        raise _damaged(results, run)
     missing = [field for field in fields if field not in records[0]]
+    if missing == ["accuracy"]:
+        raise InputError(
+            f"run folder {run.folder}: it was made without a test set, so there is no accuracy to draw; "
+            "give another --runs"
+        )
     if missing and "loss_right" not in records[0]:
         raise InputError(
             f"run folder {run.folder}: it does not tell right from wrong labels (no {missing[0]}), "
@@ -343,16 +345,32 @@ def _records(results: Results, run: Run, fields: Iterable[str]) -> list[dict[str
     if missing:
         raise InputError(
             f"run folder {run.folder}: it was made by an older version, "
-            f"which did not record {missing[0]}; {again}"
+            f"which did not record {missing[0]}; {_again(results)}"
         )
     return records
 
 
+def _again(results: Results) -> str:
+    return f"remove the folder and make it again with `dspt reproduce {results.experiment.name}`"
+
+
+def _damaged(results: Results, run: Run) -> InputError:
+    return InputError(
+        f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}"
+    )
+
+
 def _curve(results: Results, runs: Sequence[Run], field: str, epochs: int) -> np.ndarray:
     """A field over the first epochs, one row a seed; NaN where there is none."""
-    rows = [[r.get(field) for r in _records(results, run, [field])[:epochs]] for run in runs]
+    rows = []
+    for run in runs:
+        values = [record.get(field) for record in _records(results, run, [field])[:epochs]]
+        try:
+            rows.append(np.array(values, dtype=float))
+        except (TypeError, ValueError):
+            raise _damaged(results, run) from None
     length = min(map(len, rows))
-    return np.array([row[:length] for row in rows], dtype=float)
+    return np.stack([row[:length] for row in rows])
 
 
 def _sides(results: Results, runs: Sequence[Run], field: str, epochs: int) -> dict[str, np.ndarray]:
@@ -376,6 +394,14 @@ def _histogram(
     fields = ("gradient_histogram", *(f"gradient_{side}" for side in _SIDES))
     firsts = [_records(results, run, fields)[0] for run in runs]
     found = [first["gradient_histogram"] for first in firsts]
+    for run, one in zip(runs, found, strict=True):
+        try:
+            sound = len(one["edges"]) == len(one["right"]) + 1 == len(one["wrong"]) + 1
+            np.array([*one["edges"], *one["right"], *one["wrong"]], dtype=float)
+        except (TypeError, ValueError, KeyError):
+            sound = False
+        if not sound:
+            raise _damaged(results, run)
     counts = {side: np.sum([one[side] for one in found], axis=0) for side in _SIDES}
     means = {}
     for side in _SIDES:

@@ -19,7 +19,7 @@ def numbers() -> dict[str, Any]:
 def accuracy(experiment: str, setting: Setting, label: str) -> float | None:
     """Return the accuracy in percent that the paper prints for a cell, or None if it has no such cell."""
     found = numbers().get(experiment)
-    if not isinstance(found, dict):
+    if not isinstance(found, dict):  # an experiment that is not the paper's
         return None
     noise = column(setting.noise)
     if experiment == "main":
@@ -28,7 +28,10 @@ def accuracy(experiment: str, setting: Setting, label: str) -> float | None:
         return row[columns.index(noise)] if row and noise in columns else None
     if experiment == "unsupervised":
         return _named(found.get(label, {}), setting.dataset, None)
-    row = found.get(noise) if experiment == "cifar10" else _named(found, setting.dataset).get(noise)
+    if experiment == "cifar10":
+        row = found.get(noise) if plain(setting.dataset) == "cifar10" else None
+    else:
+        row = _named(found, setting.dataset).get(noise)
     columns = found["columns"]
     return row[columns.index(label)] if row and label in columns else None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from itertools import groupby
@@ -30,17 +29,21 @@ def make(folder: Path, path: Path) -> dict[str, Any]:
     runs = collect.find_runs(folder)
     if not runs:
         raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
+    left_out = {}
     with TemporaryDirectory() as drawn:
         pictures = {}
         for experiment in EXPERIMENTS.values():
-            # Runs of several kinds are for dspt figure --where, where the user says which ones are meant.
-            if experiment.kind == "figure":
-                with suppress(InputError):
-                    results = collect.collect(experiment, runs)
+            if experiment.kind != "figure":
+                continue
+            try:
+                results = collect.collect(experiment, runs)
+                if results.runs:
                     files = figures.draw(results, Path(drawn) / experiment.name)
                     pictures[experiment.name] = files[-1]
+            except InputError as error:
+                left_out[experiment.name] = str(error)
         write_report(runs, path, pictures)
-    return {"runs": len(runs), "figures": list(pictures)}
+    return {"runs": len(runs), "figures": list(pictures), "left_out": left_out}
 
 
 def write_report(runs: Sequence[Run], path: Path, pictures: Mapping[str, Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from dspt.data import Dataset, open_dataset
 from dspt.errors import InputError
 from dspt.experiments.catalogue import Experiment, RunSpec
 from dspt.progress import Reporter
+from dspt.runs import RunFolder
 from dspt.scratch.config import ScratchConfig
 
 
@@ -48,17 +50,22 @@ class Outcome:
 
 def jobs(experiment: Experiment, out: Path) -> list[Job]:
     """Return the runs of an experiment with their settings checked and their folders below `out`."""
-    return [_job(spec, experiment.from_scratch, out) for spec in experiment.runs()]
+    found = [_job(spec, experiment.from_scratch, out) for spec in experiment.runs()]
+    return list({job.folder: job for job in found}.values())  # what is asked for twice is done once
 
 
 def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[Outcome]:
     """Give the outcome of each job in turn; what is done is not done again, and what fails stops nothing else."""
     sources: dict[str, Dataset | InputError] = {}
     for number, job in enumerate(jobs, 1):
-        if not job.done:
-            reporter.say(f"[{number}/{len(jobs)}] {job.title}")
         try:
-            yield Outcome(job, _run(job, opened(job, root, sources), reporter))
+            result = RunFolder(
+                job.folder
+            ).result()  # known by its folder: its data need not be there
+            if result is None:
+                reporter.say(f"[{number}/{len(jobs)}] {job.title}")
+                result = _run(job, opened(job, root, sources), reporter)
+            yield Outcome(job, result)
         except InputError as error:
             yield Outcome(job, error=str(error))
         except Exception as error:  # a fault of ours in one run must not cost the others
@@ -79,6 +86,11 @@ def failures(outcomes: Iterable[Outcome]) -> list[str]:
 
 def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
     """A run with its settings. Runs that differ in any setting that counts have different folders."""
+    for name in ("method", "option", "seed"):
+        if name in spec.config:
+            raise InputError(
+                f"set {name}={spec.config[name]}: it is part of the experiment; --only and --seeds choose"
+            )
     settings = {
         **spec.config,
         "method": spec.entry.method,
@@ -101,6 +113,9 @@ def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
         for name, value in asdict(config).items()
         if name not in ("device", "text_memory", "workers", "compile")
     }
+    source = spec.setting.dataset
+    if os.path.exists(source):  # not a name: files of the same name may lie in different folders
+        counts["data"] = os.path.realpath(source)
     digest = hashlib.blake2b(json.dumps(counts, sort_keys=True).encode(), digest_size=4)
     parts = [spec.entry.method, *spec.entry.options, spec.setting.noise, f"seed{spec.seed}"]
     name = "-".join([*parts, digest.hexdigest()])

@@ -1,4 +1,4 @@
-"""DSPT that adjusts itself: between a single and a double softmax, by the noise rate that it estimates."""
+"""DSPT that adjusts itself: between cross-entropy and the double softmax, by the noise rate that it estimates."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,10 @@ from dspt.methods.method import Epoch, Method, Phase, loss_of
 
 @dataclass(frozen=True)
 class DSPTAuto(Method):
-    """A second normalisation as soft as the labels are wrong: none for clean labels, DSPT's for random ones.
+    """Between CoOp and DSPT by the estimated noise rate n: cross-entropy if no label is wrong, towards MAE if many are.
 
-    The double softmax normalises exp(p), which is nearly 1 + p. Here p + n is normalised, q = (p + n) / (1 + C n), with
-    n the noise rate: n = 0 is the single softmax of CoOp, n = 1 nearly DSPT. So DSPT is what one would
-    do if all labels were wrong. The noise rate is estimated once, before training, from the zero-shot prediction, which
-    no label has touched; its standard error is added, so that what cannot be told counts as noise.
+    The noise rate is estimated once, before training, from the zero-shot prediction, which no label has touched. Its
+    standard error is added, so that what cannot be told counts as noise.
     """
 
     name = "dspt-auto"

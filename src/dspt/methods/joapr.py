@@ -62,6 +62,8 @@ def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor
     """
     from sklearn.mixture import GaussianMixture
 
+    if len(loss) < 2:  # nothing to part
+        return torch.ones_like(loss, dtype=torch.bool), torch.ones_like(loss)
     values = loss.double().cpu().numpy()[:, None]
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
     likely = mixture.fit(values).predict_proba(values)

@@ -27,7 +27,7 @@ _NEEDS = {
     "zero-shot": _TEXT,
     "upl": _TEXT,
     "robust-upl": _TEXT,
-    "nlprompt": _TEXT,
+    "nlprompt": "it trusts what CLIP knows before training",
     "dspt-auto": _TEXT,
     "joapr": "it blends the features of a frozen CLIP",
 }
