@@ -307,7 +307,7 @@ class Prompts:
     """The class features as a function of the context, for one layout: `prompts(context) -> (C, D)`.
 
     `tokens` is the number of positions a step computes, `kept_bytes` about what it keeps for its backward pass. With
-    `first_layer_kept` the suffixes' part of the first layer's queries, keys and values is not computed: it never changes.
+    `first_layer_kept` the suffixes' part of the first layer's queries, keys and values is not computed: it is constant.
     """
 
     def __init__(self, tower: TextTower, layout: Layout) -> None:
