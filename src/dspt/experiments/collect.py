@@ -131,7 +131,7 @@ def _read_run(folder: Path) -> Run | None:
             seed=result["seed"],
             settings=settings,
             result=result,
-            contents=(tuple(description.get("class_names", ())), result.get("samples")),
+            contents=(description.get("class_names"), result.get("samples")),
         )
         texts = (run.noise, run.method, *run.options)
         numbers = (result["accuracy"], settings["lr"], result.get("zero_shot") or 0)
@@ -241,7 +241,7 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
         cell = (run.dataset, run.noise, run.method, run.options, run.seed)
         twice = cells.setdefault(cell, run)
         for known, alike in (
-            (other_data, other_data.contents == run.contents),
+            (other_data, _may_be_same(other_data.contents, run.contents)),
             (twice, twice.result["accuracy"] == run.result["accuracy"]),
         ):
             if not alike:
@@ -249,6 +249,11 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
                     f"{experiment.name}: {known.folder} and {run.folder} are both of {run.dataset}, but not of the "
                     "same data; move one of them, or give another --runs"
                 )
+
+
+def _may_be_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether nothing that both know differs."""
+    return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
 def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
