@@ -12,7 +12,8 @@ import pytest
 from dspt.errors import InputError
 from dspt.experiments.catalogue import EXPERIMENTS, NINE
 from dspt.experiments.collect import collect, find_runs
-from dspt.experiments.tables import AVERAGE, STYLES, layout, render
+from dspt.experiments.layout import AVERAGE, layout
+from dspt.experiments.tables import STYLES, render
 
 MAIN = EXPERIMENTS["main"]
 

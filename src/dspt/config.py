@@ -10,6 +10,9 @@ from dspt.errors import InputError
 
 GENERIC_TEMPLATE = "a photo of a {}."
 
+# Settings that change how a run is done, never what comes out of it.
+HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
+
 
 def _setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})

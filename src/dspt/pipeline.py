@@ -19,7 +19,7 @@ from dspt.data import Dataset, Split, few_shot, open_dataset
 from dspt.errors import Fault, InputError
 from dspt.files import uninterrupted
 from dspt.progress import Reporter
-from dspt.runs import RunFolder, describe
+from dspt.runs import RunFolder, describe, safe_name
 
 Items = Any  # image paths, PIL images, uint8 arrays, or an (N, D) float array of features
 
@@ -365,6 +365,4 @@ def fingerprint(problem: train.Problem) -> str:
 
 def default_folder(data: str, config: Config, spec: str) -> Path:
     """Return runs/DATA-METHOD-NOISE-seedN."""
-    parts = [Path(data).stem, config.method, spec, f"seed{config.seed}"]
-    safe = ["".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts]
-    return Path("runs") / "-".join(safe)
+    return Path("runs") / safe_name(Path(data).stem, config.method, spec, f"seed{config.seed}")

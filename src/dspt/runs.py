@@ -18,7 +18,7 @@ import csv
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dspt import __version__
 from dspt.backbone.checkpoint import Checkpoint
-from dspt.config import Config
+from dspt.config import HARMLESS, Config
 from dspt.errors import Fault, InputError
 from dspt.files import replacing, write_json
 from dspt.train import State
@@ -55,13 +55,7 @@ _GROUPS = ("learnt", "momentum", "memory")
 
 # What may differ between the beginning of a run and its resumption: none of it changes the result. Data are known by
 # their fingerprint, wherever they are.
-_FREE = {
-    "data",
-    "settings.compile",
-    "settings.device",
-    "settings.text_memory",
-    "settings.workers",
-}
+_FREE = {"data", *(f"settings.{name}" for name in HARMLESS)}
 
 
 class RunFolder:
@@ -93,15 +87,19 @@ class RunFolder:
                 ) from None
             yield
 
-    def begin(self, description: dict[str, Any]) -> None:
-        """Write what the run is, or check that the folder holds the same run."""
+    def begin(self, description: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        """Write what the run is, or check that the folder holds the same run.
+
+        `defaults` are those of its settings, which an older folder may not know; those of `Config` if not given.
+        """
         self.check_ours()
         if not (self.path / "config.json").exists():
             write_json(self.path / "environment.json", environment())
             write_json(self.path / "config.json", description)
             return
         # A setting that came with a later version had its default before.
-        flat = _flat({"settings": asdict(Config())}) | _flat(self.read_description())
+        usual = asdict(Config()) if defaults is None else dict(defaults)
+        flat = _flat({"settings": usual}) | _flat(self.read_description())
         asked = _flat(json.loads(json.dumps(description)))
         keys = sorted(flat.keys() | asked.keys())
         different = [key for key in keys if key not in _FREE and flat.get(key) != asked.get(key)]
@@ -314,3 +312,8 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         flat |= _flat(inner, f"{name}.{key}" if name else key)
     return flat
+
+
+def safe_name(*parts: str) -> str:
+    """Return the parts joined to a name for a folder, anything unusual in them replaced."""
+    return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)

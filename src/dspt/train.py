@@ -7,7 +7,7 @@ the class names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -156,11 +156,11 @@ def fit(
         state = State(
             epochs_done=epoch + 1,
             learnt={name: value.detach().clone() for name, value in learnt.items()},
-            momentum=_momentum(optimizer, learnt),
+            momentum=momentum_of(optimizer, learnt),
             memory=dict(memory),
         )
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": rate, "steps": done}
-        record |= _means(problem, seen, losses, gradients)
+        record |= means(problem, seen, losses, gradients)
         # what a method found out about the labels, such as how many are wrong
         record |= {name: float(value) for name, value in memory.items() if value.ndim == 0}
         if epoch == 0 and seen:
@@ -273,17 +273,18 @@ def _logits(features: np.ndarray, classify: Classify) -> Iterator[Tensor]:
         yield classify(torch.from_numpy(np.array(features[first : first + _ROWS], np.float32)))
 
 
-def _momentum(optimizer: torch.optim.Optimizer, learnt: Parameters) -> Parameters:
+def momentum_of(optimizer: torch.optim.Optimizer, learnt: Mapping[str, Tensor]) -> Parameters:
+    """Return the optimizer's momentum for each parameter that has one."""
     buffers = {
         name: optimizer.state[value].get("momentum_buffer") for name, value in learnt.items()
     }
     return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
 
 
-def _means(
+def means(
     problem: Problem, seen: list[np.ndarray], losses: list[Tensor], gradients: list[Tensor]
 ) -> dict[str, float | None]:
-    """The epoch's mean loss; where the truth is known, loss and gradient of right and wrong labels apart.
+    """Return the epoch's mean loss; where the truth is known, loss and gradient of right and wrong labels apart.
 
     A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures.
     """

@@ -178,12 +178,12 @@ def table(
 
         dspt table extreme --runs runs --format latex --out extreme.tex
     """
-    from dspt.experiments import tables
+    from dspt.experiments import layout, tables
     from dspt.files import write_text
 
     results = _results(name, runs, only, where, every_dataset)
     if json_output:
-        print_json({"experiment": name, "notes": results.notes, "cells": tables.rows(results)})
+        print_json({"experiment": name, "notes": results.notes, "cells": layout.rows(results)})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     text = tables.render(results, style, colour=colour)

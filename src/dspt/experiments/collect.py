@@ -9,17 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dspt.config import Config
+from dspt.config import HARMLESS, Config
 from dspt.errors import InputError
 from dspt.experiments import paper
 from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
 from dspt.scratch.config import ScratchConfig
 
 # Settings in which runs of one table may differ: they are the table's axes, or change no result.
-MAY_DIFFER = {
-    *("model", "method", "option", "seed"),
-    *("device", "text_memory", "workers", "compile", "test_every"),
-}
+MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,9 @@ def _read_run(folder: Path) -> Run | None:
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        settings = {**asdict(Config()), **description["settings"]}
+        settings = description["settings"]
+        usual = ScratchConfig() if settings.get("learner") == "network" else Config()
+        settings = {**asdict(Config()), **asdict(usual), **settings}
         settings["model_fingerprint"] = description.get("model_fingerprint")
         run = Run(
             folder=folder,

@@ -15,13 +15,13 @@ from dspt import plots
 from dspt.errors import InputError
 from dspt.experiments.catalogue import Entry, Setting
 from dspt.experiments.collect import Cell, Results, Run
+from dspt.experiments.layout import KINDS
 
 # The widths of one and of two columns of a paper, in inches.
 ONE_COLUMN, TWO_COLUMNS = 3.25, 6.75
 LOSS_EPOCHS = GRADIENT_EPOCHS = 20
 EARLY_EPOCHS = 10
 
-_KINDS = {"sym": "symmetric", "pair": "pair-flip"}
 _SIDES = {
     "right": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly labelled"},
     "wrong": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "mislabelled"},
@@ -57,7 +57,7 @@ def accuracy_vs_noise(results: Results) -> Any:
     """Return the figure of test accuracy over the share of wrong labels, two panels a dataset."""
     panels = []
     for dataset in results.experiment.datasets:
-        for kind in _KINDS:
+        for kind in KINDS:
             lines = _accuracy_lines(results, dataset, kind)
             if any(share > 0 for points in lines.values() for share in points):
                 panels.append((dataset, kind, lines))
@@ -68,7 +68,7 @@ def accuracy_vs_noise(results: Results) -> Any:
             if points := lines.get(entry.label):
                 _points(axis, points, **plots.STYLES[entry.method] | {"label": entry.label})
         _zero_shot(axis, results, dataset)
-        axis.set_title(f"{dataset}\n{_KINDS[kind]}")
+        axis.set_title(f"{dataset}\n{KINDS[kind]}")
         axis.set_xlabel("wrong labels (%)")
         shares = _shares(results, dataset, kind)
         axis.set_xticks(shares)
@@ -284,7 +284,7 @@ def _common(settings: Sequence[Setting]) -> tuple[str, dict[Setting, str]]:
 def _noise(spec: str) -> str:
     """A noise in words: "sym:0.6" is "60 % symmetric"."""
     kind, _, rate = spec.partition(":")
-    return f"{_percent(rate):g} % {_KINDS[kind]}" if kind in _KINDS else "no wrong labels"
+    return f"{_percent(rate):g} % {KINDS[kind]}" if kind in KINDS else "no wrong labels"
 
 
 def _words(setting: Setting) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 
 from dspt import __version__
 from dspt.errors import InputError
-from dspt.experiments import collect, figures, tables
+from dspt.experiments import collect, figures, layout
 from dspt.experiments.catalogue import EXPERIMENTS
 from dspt.experiments.collect import Results, Run
-from dspt.experiments.tables import Layout, Row, Shown
+from dspt.experiments.layout import Layout, Row, Shown
 from dspt.files import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -151,7 +151,7 @@ def _setting(name: str, settings: Mapping[str, Any]) -> str:
 
 def _table(results: Results, heading: str) -> str:
     """The table of the results as HTML, without the rows and columns that have no runs."""
-    full = tables.layout(results)
+    full = layout.layout(results)
     table = _pruned(full)
     width = 1 + len(table.columns)
     groups = [group for group, _ in table.columns]
@@ -161,7 +161,7 @@ def _table(results: Results, heading: str) -> str:
         cells = [
             f'<th scope="colgroup" colspan="{size}" class="group{_starts(number > 0)}">'
             f"{escape(group)}</th>"
-            for number, (group, size) in enumerate(tables.spans(groups))
+            for number, (group, size) in enumerate(layout.spans(groups))
         ]
         lines.append(f"<tr><td></td>{''.join(cells)}</tr>")
     heads = "".join(
@@ -185,7 +185,7 @@ def _table(results: Results, heading: str) -> str:
         bodies.append("<tbody>" + "\n".join(rows) + "</tbody>")
     made = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}"
     caption = escape(f"{made} with {heading}" if heading else made)
-    sentences = [tables.MARKED, *tables.remarks(results, table), *_left_out(full, table)]
+    sentences = [layout.MARKED, *layout.remarks(results, table), *_left_out(full, table)]
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n'
@@ -206,9 +206,9 @@ def _cell(shown: Shown) -> str:
     text = f"{cell.mean:.1f}"
     text = {1: f"<b>{text}</b>", 2: f"<u>{text}</u>"}.get(shown.rank or 0, text)
     if cell.std is not None:
-        text += f' <span class="spread">± {tables.spread(cell)}</span>'
+        text += f' <span class="spread">± {layout.spread(cell)}</span>'
     if cell.paper is not None and cell.difference is not None:
-        text += f"<small>{cell.paper:.2f}, {tables.signed(cell.difference)}</small>"
+        text += f"<small>{cell.paper:.2f}, {layout.signed(cell.difference)}</small>"
     return text
 
 
@@ -217,13 +217,13 @@ def _pruned(table: Layout) -> Layout:
     kept = [
         i
         for i in range(len(table.columns))
-        if any(r.figures[i].cell.values for r in table.rows if r.label != tables.ZERO_SHOT)
+        if any(r.figures[i].cell.values for r in table.rows if r.label != layout.ZERO_SHOT)
     ]
     blocks = []
     for block in table.blocks:
         rows = [Row(row.label, tuple(row.figures[i] for i in kept)) for row in block.rows]
         rows = [row for row in rows if any(shown.cell.values for shown in row.figures)]
-        if any(row.label != tables.ZERO_SHOT for row in rows):
+        if any(row.label != layout.ZERO_SHOT for row in rows):
             blocks.append(replace(block, rows=tuple(rows)))
     return replace(table, columns=tuple(table.columns[i] for i in kept), blocks=tuple(blocks))
 

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dspt.config import Config, from_dict
+from dspt.config import HARMLESS, Config, from_dict
 from dspt.data import Dataset, open_dataset
 from dspt.errors import InputError
 from dspt.experiments.catalogue import Experiment, RunSpec
 from dspt.progress import Reporter
-from dspt.runs import RunFolder
+from dspt.runs import RunFolder, safe_name
 from dspt.scratch.config import ScratchConfig
 
 
@@ -108,22 +108,14 @@ def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
         config = ScratchConfig(**settings)
     else:
         config = from_dict(settings)
-    counts = {
-        name: value
-        for name, value in asdict(config).items()
-        if name not in ("device", "text_memory", "workers", "compile")
-    }
+    counts = {name: value for name, value in asdict(config).items() if name not in HARMLESS}
     source = spec.setting.dataset
     if os.path.exists(source):  # not a name: files of the same name may lie in different folders
         counts["data"] = os.path.realpath(source)
     digest = hashlib.blake2b(json.dumps(counts, sort_keys=True).encode(), digest_size=4)
-    parts = [spec.entry.method, *spec.entry.options, spec.setting.noise, f"seed{spec.seed}"]
-    name = "-".join([*parts, digest.hexdigest()])
-    return Job(spec, config, out / _safe(Path(spec.setting.dataset).stem) / _safe(name))
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name)
+    entry = (spec.entry.method, *spec.entry.options)
+    name = safe_name(*entry, spec.setting.noise, f"seed{spec.seed}", digest.hexdigest())
+    return Job(spec, config, out / safe_name(Path(source).stem) / name)
 
 
 def opened(job: Job, root: Path | None, sources: dict[str, Dataset | InputError]) -> Dataset:

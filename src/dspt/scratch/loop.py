@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +15,7 @@ from dspt.methods.method import Epoch, Method
 from dspt.scratch import network, pixels
 from dspt.scratch.config import ScratchConfig
 from dspt.seeds import Stream
-from dspt.train import LAST_EPOCHS, Problem, State, batches
+from dspt.train import LAST_EPOCHS, Problem, State, batches, means, momentum_of
 
 # Images judged at once: bounds the memory of an evaluation.
 _ROWS = 500
@@ -118,7 +117,7 @@ def fit(
         state = State(
             epochs_done=epoch + 1,
             learnt={name: value.detach().clone() for name, value in net.state_dict().items()},
-            momentum=_momentum(optimizer, learnt),
+            momentum=momentum_of(optimizer, learnt),
             memory=dict(memory),
         )
         if not all(value.isfinite().all() for value in state.learnt.values()):
@@ -126,7 +125,7 @@ def fit(
                 f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate"
             )
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": rate, "steps": done}
-        record |= _means(problem, seen, losses, gradients)
+        record |= means(problem, seen, losses, gradients)
         last = epoch + LAST_EPOCHS >= config.epochs
         if last or (epoch + 1) % config.test_every == 0:
             record["accuracy"] = accuracy(net, problem, device)
@@ -156,34 +155,3 @@ def _refused(method: str, reason: str) -> InputError:
     return InputError(
         f"method {method}: {reason}, and a network from scratch has no CLIP; give one of {others}"
     )
-
-
-def _momentum(
-    optimizer: torch.optim.Optimizer, learnt: dict[str, nn.Parameter]
-) -> dict[str, Tensor]:
-    buffers = {
-        name: optimizer.state[value].get("momentum_buffer") for name, value in learnt.items()
-    }
-    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
-
-
-def _means(
-    problem: Problem, seen: list[np.ndarray], losses: list[Tensor], gradients: list[Tensor]
-) -> dict[str, float | None]:
-    """The epoch's mean loss, and loss and total gradient on the logits of right and wrong labels apart."""
-    names = (
-        "loss",
-        *(f"{what}_{who}" for who in ("right", "wrong") for what in ("loss", "gradient")),
-    )
-    if not seen or problem.true_labels is None:
-        return dict.fromkeys(names)
-    samples = np.concatenate(seen)
-    right = problem.labels[samples] == problem.true_labels[samples]
-    loss, gradient = (torch.cat(parts).double().cpu().numpy() for parts in (losses, gradients))
-    means = [float(loss.mean())]
-    found = [
-        float(v[who].mean()) if who.any() else None
-        for who in (right, ~right)
-        for v in (loss, gradient)
-    ]
-    return dict(zip(names, [*means, *found], strict=True))

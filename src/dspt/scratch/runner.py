@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from dspt import noise
-from dspt.config import Config
 from dspt.data import Dataset, few_shot, open_dataset
 from dspt.errors import InputError
 from dspt.files import uninterrupted
 from dspt.pipeline import find_device, fingerprint, given_labels, say_notes
 from dspt.progress import Reporter
-from dspt.runs import FORMAT, RunFolder
+from dspt.runs import FORMAT, RunFolder, safe_name
 from dspt.scratch import loop, pixels
 from dspt.scratch.config import ScratchConfig
 from dspt.train import Problem, State, final_accuracy
@@ -57,8 +56,7 @@ def run(
     with folder.locked():
         if overwrite:
             folder.clear()
-        _begin(
-            folder,
+        folder.begin(
             {
                 "format": FORMAT,
                 "data": dataset.source,
@@ -67,6 +65,7 @@ def run(
                 "settings": {**asdict(config), "learner": "network"},
                 "class_names": list(dataset.class_names),
             },
+            defaults=asdict(ScratchConfig()),
         )
         result = folder.result()
         if result is not None:
@@ -121,18 +120,8 @@ def read_problem(dataset: Dataset, given: np.ndarray, config: ScratchConfig) -> 
 
 def default_folder(data: str, config: ScratchConfig, spec: str) -> Path:
     """Return runs/DATA-MODEL-METHOD-NOISE-seedN."""
-    parts = [Path(data).stem, config.model, config.method, spec, f"seed{config.seed}"]
-    safe = ["".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts]
-    return Path("runs") / "-".join(safe)
-
-
-def _begin(folder: RunFolder, description: dict[str, Any]) -> None:
-    """Write what the run is, or check that the folder holds the same run."""
-    if (folder.path / "config.json").exists():
-        # The folder takes settings that it does not find for those of CLIP at their defaults.
-        settings = {**asdict(Config()), **description["settings"]}
-        description = {**description, "settings": settings}
-    folder.begin(description)
+    name = safe_name(Path(data).stem, config.model, config.method, spec, f"seed{config.seed}")
+    return Path("runs") / name
 
 
 def _train(
