@@ -208,9 +208,15 @@ class TestDSPTAuto:
         # a share of 3 in 10, each label certainly right or wrong: sqrt(0.3 * 0.7 / 10)
         assert float(memory["noise_rate_error"]) == pytest.approx(0.145, abs=2e-3)
 
+    @pytest.mark.parametrize(("rate", "error"), [(0.0, 0.004), (0.005, 0.005)])
+    def test_labels_as_good_as_clean_are_learnt_with_cross_entropy(self, rate, error):
+        memory = {"noise_rate": torch.tensor(rate), "noise_rate_error": torch.tensor(error)}
+        logits, label = torch.tensor([[1.0, 0.0]]), torch.tensor([1])
+        assert_close(self.plan(memory).loss(logits, label), losses.get("ce")(logits, label, "none"))
+
     def test_shifts_every_sample_by_the_upper_end_of_the_estimate(self):
         phase = self.plan()
-        n = 0.3 + 0.145
+        n = 0.3 + 0.145 - 0.01
         logits = torch.tensor([[2.0, 0, 0]], dtype=torch.float64)
         p = float(logits.softmax(1)[0, 0])
         expected = (1 + n) * np.log((1 + n) / (p + n))
