@@ -63,7 +63,8 @@ def _error(logits: Tensor, labels: Tensor, rate: float, temperature: float) -> f
     (a, b), (_, c) = (
         scores @ scores.T
     ).tolist()  # the information in the rate and in the temperature
-    left = a - b * b / c if c > 0 else a  # what is left of the first if the second is not known
+    # What is left of the first if the second is not known; sure predictions do not depend on it at all.
+    left = a - b * b / c if c > 1e-9 * len(labels) else a
     return min(1.0, left**-0.5) if left > 0 else 1.0
 
 

@@ -8,7 +8,6 @@ import torch
 from dspt import noiserate
 from dspt.methods.method import Epoch, Method, Phase, loss_of
 
-
 # Cross-entropy is not hurt by so few wrong labels, and hard images are what it learns from.
 FORGIVEN = 0.01
 
