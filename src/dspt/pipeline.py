@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dspt.files import uninterrupted
 from dspt.progress import Reporter
 from dspt.runs import RunFolder, describe, safe_name
 
+Epochs = Iterator[tuple[train.State, dict[str, Any]]]
 Items = Any  # image paths, PIL images, uint8 arrays, or an (N, D) float array of features
 
 
@@ -141,31 +143,49 @@ def _train(
         seconds = time.monotonic() - started
         return _result(config, zero_shot, zero_shot, [], seconds)
 
-    saved = folder.load_state()
-    begin, before = saved or (begin, 0.0)
+    state, records, seconds = resumed(
+        lambda begin, on_step: train.fit(problem, config, learner, begin, on_step),
+        begin,
+        *(folder, f"{config.method} seed {config.seed}", config.epochs, reporter),
+    )
+    learnt = {name: value.to(learner.tower.device) for name, value in state.learnt.items()}
+    with torch.no_grad():
+        folder.save_learnt(learnt, learner.prototypes(learnt))
+    return _result(config, zero_shot, train.final_accuracy(records), records, seconds)
+
+
+def resumed(
+    fit: Callable[[train.State, Callable[..., None]], Epochs],
+    begin: train.State,
+    folder: RunFolder,
+    title: str,
+    epochs: int,
+    reporter: Reporter,
+) -> tuple[train.State, list[dict[str, Any]], float]:
+    """Return the last state, all records and the seconds of a run, after the epochs that its folder does not have yet.
+
+    `fit` gives state and record after each epoch, from a state on; each is saved as soon as it is there.
+    """
+    started = time.monotonic()
+    begin, before = folder.load_state() or (begin, 0.0)
     state = begin
     records = folder.records(state.epochs_done)
     if records:
-        reporter.say(f"going on after epoch {state.epochs_done} of {config.epochs}")
-    title = f"{config.method} seed {config.seed}"
-    with reporter.task(title, config.epochs, state.epochs_done) as update:
+        reporter.say(f"going on after epoch {state.epochs_done} of {epochs}")
+    with reporter.task(title, epochs, state.epochs_done) as update:
         text = ""
 
-        def on_step(done: int, steps: int, losses: torch.Tensor) -> None:
+        def on_step(done: int, steps: int, *_: object) -> None:
             update(len(records) + done / steps, text)
 
-        for state, record in train.fit(problem, config, learner, begin, on_step):
+        for state, record in fit(begin, on_step):
             with uninterrupted():
                 records.append(record)
                 folder.add_record(record)
                 folder.save_state(state, before + time.monotonic() - started)
-            text = epoch_text(record, config.epochs)
+            text = epoch_text(record, epochs)
             update(len(records), text)
-    learnt = {name: value.to(learner.tower.device) for name, value in state.learnt.items()}
-    with torch.no_grad():
-        folder.save_learnt(learnt, learner.prototypes(learnt))
-    seconds = before + time.monotonic() - started
-    return _result(config, zero_shot, train.final_accuracy(records), records, seconds)
+    return state, records, before + time.monotonic() - started
 
 
 def _result(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import numpy as np
 from dspt import noise
 from dspt.data import Dataset, few_shot, open_dataset
 from dspt.errors import InputError
-from dspt.files import uninterrupted
-from dspt.pipeline import find_device, fingerprint, given_labels, say_notes
+from dspt.pipeline import find_device, fingerprint, given_labels, resumed, say_notes
 from dspt.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, safe_name
 from dspt.scratch import loop, pixels
@@ -128,37 +126,11 @@ def _train(
     problem: Problem, config: ScratchConfig, folder: RunFolder, reporter: Reporter, device: Any
 ) -> tuple[list[dict[str, Any]], float]:
     """The records of all epochs and the seconds they took; each is saved as soon as it is done."""
-    started = time.monotonic()
-    saved = folder.load_state()
-    begin, before = saved or (loop.start(len(problem.class_names), config), 0.0)
-    state = begin
-    records = folder.records(state.epochs_done)
-    if records:
-        reporter.say(f"going on after epoch {state.epochs_done} of {config.epochs}")
-    title = f"{config.model} {config.method} seed {config.seed}"
-    with reporter.task(title, config.epochs, state.epochs_done) as update:
-        text = ""
-
-        def on_step(done: int, steps: int) -> None:
-            update(len(records) + done / steps, text)
-
-        for state, record in loop.fit(problem, config, begin, device, on_step):
-            with uninterrupted():
-                records.append(record)
-                folder.add_record(record)
-                folder.save_state(state, before + time.monotonic() - started)
-            text = _epoch_text(record, config.epochs)
-            update(len(records), text)
-    seconds = before + time.monotonic() - started
+    state, records, seconds = resumed(
+        lambda begin, on_step: loop.fit(problem, config, begin, device, on_step),
+        loop.start(len(problem.class_names), config),
+        *(folder, f"{config.model} {config.method} seed {config.seed}", config.epochs, reporter),
+    )
     # Nobody goes on from here, and the momentum is as large as the network.
     folder.save_state(State(state.epochs_done, state.learnt, memory=state.memory), seconds)
     return records, seconds
-
-
-def _epoch_text(record: dict[str, Any], epochs: int) -> str:
-    text = f"epoch {record['epoch']}/{epochs}"
-    if record["loss"] is not None:
-        text += f"  loss {record['loss']:.3f}"
-    if "accuracy" in record:
-        text += f"  accuracy {record['accuracy']:.1f} %"
-    return text
