@@ -209,7 +209,7 @@ class TextTower:
                     return None, keys_values
                 attended = self._attend_prefix(queries, keys, values)
             else:
-                attended = self._attend_suffix(own, keys, values, chunk.mask)
+                attended = _SuffixAttention.apply(own, keys, values, chunk.mask, self.heads)
                 if at_end:  # only EOT is read from here on
                     attended = attended.index_select(0, chunk.last)
                     x = x.index_select(0, chunk.last + prefix_length)
@@ -230,24 +230,21 @@ class TextTower:
         return self._queries_keys_values(x, self._layers[0])
 
     def _attend_prefix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        q, k, v = (self._by_head(rows[None]) for rows in (query, key, value))
+        q, k, v = (_by_head(rows, self.heads)[None] for rows in (query, key, value))
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-        return attended.transpose(1, 2).reshape(-1, self.width)
+        return attended[0].transpose(0, 1).reshape(-1, self.width)
 
-    def _attend_suffix(self, own: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """Attention of suffix rows to the whole prefix and to those rows of their block that they may see."""
-        return _SuffixAttention.apply(own, key, value, mask, self.heads)
 
-    def _by_head(self, rows: Tensor) -> Tensor:
-        """Rows (blocks, n, D) as (blocks, heads, n, D / heads)."""
-        return rows.unflatten(2, (self.heads, -1)).transpose(1, 2)
+def _by_head(rows: Tensor, heads: int) -> Tensor:
+    """Rows (n, D) as (heads, n, D / heads)."""
+    return rows.unflatten(1, (heads, -1)).transpose(0, 1)
 
 
 class _SuffixAttention(torch.autograd.Function):
     """softmax(q k^T) v, where every row sees the whole prefix and some rows of its own block.
 
-    The prefix's keys are never copied for each block: its scores are one product over all rows. Forward and backward
-    are written out because autograd would copy and join scores, probabilities and their gradients once more each.
+    Forward and backward are written out because autograd would copy scores, probabilities and their gradients once
+    more each, and keep them.
     """
 
     @staticmethod
@@ -256,51 +253,42 @@ class _SuffixAttention(torch.autograd.Function):
     ) -> Tensor:
         blocks, size, _ = mask.shape
         shared, depth = len(key), own.shape[1] // (3 * heads)
-        qkv = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4).contiguous()
-        rows, batch = (heads, blocks * size), (heads * blocks, size)
-        q, k, v = qkv
-        k0, v0 = (rows_.view(shared, heads, depth).transpose(0, 1) for rows_ in (key, value))
-        scores = mask.new_empty(heads, blocks, size, shared + size)
-        scores[..., :shared] = (q.view(*rows, depth) @ k0.mT).view(heads, blocks, size, shared)
-        within = q.view(*batch, depth) @ k.view(*batch, depth).mT
-        torch.add(within.view(heads, blocks, size, size), mask, out=scores[..., shared:])
-        p = scores.softmax(-1)
-        p0 = p[..., :shared].reshape(*rows, shared).to(own.dtype)
-        p1 = p[..., shared:].reshape(*batch, size).to(own.dtype)
-        attended = p1 @ v.view(*batch, depth)
-        attended = attended.view(*rows, depth).baddbmm_(p0, v0)
-        ctx.save_for_backward(qkv, k0, v0, p, p0, p1)
-        return attended.view(heads, blocks, size, depth).permute(1, 2, 0, 3).reshape(len(own), -1)
+        q, k, v = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4)
+        q = q.reshape(heads * blocks, size, depth)
+        # Each block has the prefix's keys and values before its own: one product for both.
+        k, v = (
+            torch.cat([_by_head(prefix, heads)[:, None].expand(-1, blocks, -1, -1), rows], dim=2)
+            for prefix, rows in ((key, k), (value, v))
+        )
+        k, v = k.flatten(0, 1), v.flatten(0, 1)
+        scores = (q @ k.mT).view(heads, blocks, size, -1)
+        scores[..., shared:] += mask
+        p = scores.softmax(-1, dtype=torch.float32).to(own.dtype).flatten(0, 1)
+        ctx.save_for_backward(q, k, v, p)
+        ctx.shape = heads, blocks, shared
+        return (p @ v).view(heads, blocks, size, depth).permute(1, 2, 0, 3).reshape(len(own), -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, k0, v0, p, p0, p1 = ctx.saved_tensors
-        _, heads, blocks, size, depth = qkv.shape
-        shared = k0.shape[1]
-        rows, batch = (heads, blocks * size), (heads * blocks, size)
-        q, k, v = qkv
-        d_out = gradient.reshape(blocks, size, heads, depth).permute(2, 0, 1, 3).contiguous()
-        d_p = torch.empty_like(p)
-        d_p[..., :shared] = (d_out.view(*rows, depth) @ v0.mT).view(heads, blocks, size, shared)
-        d_p[..., shared:] = (d_out.view(*batch, depth) @ v.view(*batch, depth).mT).view(
-            heads, blocks, size, size
+        q, k, v, p = ctx.saved_tensors
+        heads, blocks, shared = ctx.shape
+        size, depth = q.shape[1:]
+        d_out = gradient.reshape(blocks, size, heads, depth).permute(2, 0, 1, 3).reshape(q.shape)
+        d_scores = torch.ops.aten._softmax_backward_data(d_out @ v.mT, p, -1, p.dtype)
+        d_k, d_v = (
+            (a.mT @ b).unflatten(0, (heads, blocks)) for a, b in ((d_scores, q), (p, d_out))
         )
-        d_scores = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
-        d_s0 = d_scores[..., :shared].reshape(*rows, shared).to(qkv.dtype)
-        d_s1 = d_scores[..., shared:].reshape(*batch, size).to(qkv.dtype)
-        d_key = (d_s0.mT @ q.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
-        d_value = (p0.mT @ d_out.view(*rows, depth)).transpose(0, 1).reshape(shared, -1)
+        d_key, d_value = (
+            d[:, :, :shared].sum(1).transpose(0, 1).reshape(shared, -1) for d in (d_k, d_v)
+        )
         if not ctx.needs_input_grad[0]:  # the first layer's rows never change
             return None, d_key, d_value, None, None
-        d_qkv = torch.empty_like(qkv)
-        d_q, d_k, d_v = d_qkv
-        torch.bmm(d_s1, k.view(*batch, depth), out=d_q.view(*batch, depth))
-        d_q.view(*rows, depth).baddbmm_(d_s0, k0)
-        torch.bmm(d_s1.mT, q.view(*batch, depth), out=d_k.view(*batch, depth))
-        torch.bmm(p1.mT, d_out.view(*batch, depth), out=d_v.view(*batch, depth))
-        d_own = d_qkv.permute(2, 3, 0, 1, 4).reshape(blocks * size, -1)
-        return d_own, d_key, d_value, None, None
+        d_own = gradient.new_empty(blocks, size, 3, heads, depth)
+        d_rows = d_own.permute(2, 3, 0, 1, 4)
+        d_rows[0] = (d_scores @ k).unflatten(0, (heads, blocks))
+        d_rows[1], d_rows[2] = d_k[:, :, shared:], d_v[:, :, shared:]
+        return d_own.view(blocks * size, -1), d_key, d_value, None, None
 
 
 class Prompts:
