@@ -228,3 +228,14 @@ def test_methods_are_listed_with_formula_defaults_and_source(dspt):
     assert "Zhang and Sabuncu" in rows["gce"]["source"]
     status, output, _ = dspt("methods")
     assert all(f"\n{name} " in f"\n{output}" for name in rows)
+
+
+def test_training_does_not_wait_for_torchs_compiler(tmp_path):
+    code = (
+        "import sys; from dspt.cli import app\n"
+        f"sys.argv = ['dspt', 'train', 'embedded', '--epochs', '1', '--out', {str(tmp_path / 'run')!r}, '-q']\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "assert not {'torch._dynamo', 'sympy', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (tmp_path / "run" / "result.json").exists()

@@ -7,7 +7,7 @@ the class names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from dspt.errors import InputError
 from dspt.learners import Classify, Learner, Parameters, by_prototypes
 from dspt.methods.method import Epoch, Mix
 from dspt.seeds import Stream
+from dspt.sgd import SGD
 
 # The paper reports the test accuracy averaged over this many last epochs.
 LAST_EPOCHS = 5
@@ -102,14 +103,10 @@ def fit(
         name: value.to(device, copy=True).requires_grad_() for name, value in state.learnt.items()
     }
     memory = dict(state.memory)
-    optimizer = torch.optim.SGD(
-        learnt.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    for name, value in state.momentum.items():
-        optimizer.state[learnt[name]]["momentum_buffer"] = value.to(device, copy=True)
+    optimizer = SGD(learnt, config.momentum, config.weight_decay, state.momentum)
 
     for epoch in range(state.epochs_done, config.epochs):
-        rate = optimizer.param_groups[0]["lr"] = learning_rate(epoch, config)
+        rate = learning_rate(epoch, config)
         images = _one_view(train_x, Stream(config.seed, "view", epoch), device)
 
         def logits_now(images: Images = images) -> Tensor:
@@ -140,9 +137,8 @@ def fit(
                 logits = learner.logits(features, learnt)
                 logits.retain_grad()
                 loss = phase.loss(logits, phase.targets[_sent(rows, device)])
-                optimizer.zero_grad()
                 loss.mean().backward()
-                optimizer.step()
+                optimizer.step(rate)
                 done += 1
                 seen.append(samples)
                 losses.append(loss.detach())
@@ -156,7 +152,7 @@ def fit(
         state = State(
             epochs_done=epoch + 1,
             learnt={name: value.detach().clone() for name, value in learnt.items()},
-            momentum=momentum_of(optimizer, learnt),
+            momentum={name: value.clone() for name, value in optimizer.velocity.items()},
             memory=dict(memory),
         )
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": rate, "steps": done}
@@ -271,14 +267,6 @@ def _logits(features: np.ndarray, classify: Classify) -> Iterator[Tensor]:
     for first in range(0, len(features), _ROWS):
         # a copy, because a memory-mapped row must not be handed to torch as if it could be written
         yield classify(torch.from_numpy(np.array(features[first : first + _ROWS], np.float32)))
-
-
-def momentum_of(optimizer: torch.optim.Optimizer, learnt: Mapping[str, Tensor]) -> Parameters:
-    """Return the optimizer's momentum for each parameter that has one."""
-    buffers = {
-        name: optimizer.state[value].get("momentum_buffer") for name, value in learnt.items()
-    }
-    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
 
 
 def means(

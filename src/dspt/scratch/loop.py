@@ -15,7 +15,8 @@ from dspt.methods.method import Epoch, Method
 from dspt.scratch import network, pixels
 from dspt.scratch.config import ScratchConfig
 from dspt.seeds import Stream
-from dspt.train import LAST_EPOCHS, Problem, State, batches, means, momentum_of
+from dspt.sgd import SGD
+from dspt.train import LAST_EPOCHS, Problem, State, batches, means
 
 # Images judged at once: bounds the memory of an evaluation.
 _ROWS = 500
@@ -68,19 +69,13 @@ def fit(
     net = network.build(config.model, config.stem, len(problem.class_names))
     net = network.load(net, state.learnt, device)
     learnt = dict(net.named_parameters())
-    optimizer = torch.optim.SGD(
-        learnt.values(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    for name, value in state.momentum.items():
-        optimizer.state[learnt[name]]["momentum_buffer"] = torch.empty_like(learnt[name]).copy_(
-            value
-        )
+    optimizer = SGD(learnt, config.momentum, config.weight_decay, state.momentum)
     images = torch.from_numpy(problem.train_x).to(device)
     labels = torch.from_numpy(problem.labels).to(device)
     memory = dict(state.memory)
 
     for epoch in range(state.epochs_done, config.epochs):
-        rate = optimizer.param_groups[0]["lr"] = learning_rate(epoch, config)
+        rate = learning_rate(epoch, config)
         plan = Epoch(
             number=epoch,
             labels=labels,
@@ -105,9 +100,8 @@ def fit(
                 logits = net(pixels.normalised(batch)).logits
                 logits.retain_grad()
                 loss = phase.loss(logits, phase.targets[torch.from_numpy(rows)])
-                optimizer.zero_grad()
                 loss.mean().backward()
-                optimizer.step()
+                optimizer.step(rate)
                 done += 1
                 seen.append(samples)
                 losses.append(loss.detach())
@@ -117,7 +111,7 @@ def fit(
         state = State(
             epochs_done=epoch + 1,
             learnt={name: value.detach().clone() for name, value in net.state_dict().items()},
-            momentum=momentum_of(optimizer, learnt),
+            momentum={name: value.clone() for name, value in optimizer.velocity.items()},
             memory=dict(memory),
         )
         if not all(value.isfinite().all() for value in state.learnt.values()):
