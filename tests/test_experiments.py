@@ -194,6 +194,10 @@ class TestReproduce:
         list(reproduce.do(jobs[:1], None, QUIET))
         (found,) = estimate.estimate(jobs, None, QUIET)
         assert (found.done, found.left, found.seconds) == (1, 2, 6.0)
+        jobs[1].folder.mkdir(parents=True)
+        (jobs[1].folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+        (found,) = estimate.estimate(jobs, None, QUIET)
+        assert (found.done, found.left, found.seconds) == (1, 2, 4.5)
 
     def test_a_step_is_measured(self, data, tmp_path):
         jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
@@ -373,6 +377,17 @@ class TestCommands:
         assert "pair" not in only.stdout
         one = json.loads(dspt("table", "extreme", *runs, "--only", "seed=2", "--json").stdout)
         assert {c["seeds"] for c in one["cells"] if c["method"] == "DSPT"} == {1}
+
+    def test_a_table_takes_seeds_that_the_experiment_did_not_ask_for(self, data, tmp_path):
+        source, model = data
+        runs = ("--runs", tmp_path / "runs")
+        asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", "7,8", *runs)
+        assert dspt("reproduce", "extreme", *asked, "--only", "method=dspt", "-q").exit_code == 0
+        one = json.loads(dspt("table", "extreme", *runs, "--only", "seed=7", "--json").stdout)
+        assert {c["seeds"] for c in one["cells"] if c["method"] == "DSPT"} == {1}
+        other = dspt("table", "extreme", *runs, "--only", "seed=1")
+        assert other.exit_code == 2
+        assert "only seed=1: not in extreme, which has 7, 8" in other.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -188,6 +188,11 @@ class RunFolder:
             pass
         raise self._damaged("metrics.jsonl")
 
+    def epochs_recorded(self) -> int:
+        """Return how many epochs have a record."""
+        path = self.path / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
     def add_record(self, record: dict[str, Any]) -> None:
         """Append the record of an epoch."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:

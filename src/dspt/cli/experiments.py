@@ -324,8 +324,11 @@ def _results(
         found = collect.where(found, where)
     results = collect.collect(experiment, found, every_dataset)
     if only:
-        part = catalogue.narrowed(results.experiment, only)
-        if part.seeds != experiment.seeds:
+        seeds = sorted(
+            {run.seed for run in found}
+        )  # also those that the experiment did not ask for
+        part = catalogue.narrowed(catalogue.with_seeds(results.experiment, seeds), only)
+        if part.seeds != tuple(seeds):
             found = [run for run in found if run.seed in part.seeds]
             results = collect.collect(experiment, found, every_dataset)
         results = replace(results, experiment=part)

@@ -15,6 +15,7 @@ from dspt.data import Dataset
 from dspt.errors import InputError
 from dspt.experiments.reproduce import Job, opened
 from dspt.progress import Reporter, clock
+from dspt.runs import RunFolder
 from dspt.scratch.config import ScratchConfig
 
 # Steps that are timed, after one that warms up.
@@ -48,7 +49,7 @@ def estimate(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list
             try:
                 dataset = opened(left[0], root, sources)
                 step = _step(left[0].config, dataset)
-                seconds = step * sum(_steps(job.config, dataset) for job in left)
+                seconds = step * sum(_steps(job, dataset) for job in left)
             except InputError as error:
                 fault = str(error)
         found.append(Estimate(name, len(here) - len(left), len(left), seconds, fault))
@@ -67,13 +68,15 @@ def lines(estimates: Sequence[Estimate]) -> list[str]:
     return [*shown, f"about {total} in all, without encoding images for the first time"]
 
 
-def _steps(config: Config | ScratchConfig, dataset: Dataset) -> int:
-    """How many steps a run has."""
+def _steps(job: Job, dataset: Dataset) -> int:
+    """How many steps a run still has."""
+    config = job.config
     samples = len(dataset.train.labels)
     few = config.limit if isinstance(config, ScratchConfig) else config.shots
     if few:
         samples = min(samples, few * len(dataset.class_names))
-    return config.epochs * max(1, samples // config.batch_size)
+    epochs = config.epochs - RunFolder(job.folder).epochs_recorded()
+    return epochs * max(1, samples // config.batch_size)
 
 
 def _step(config: Config | ScratchConfig, dataset: Dataset) -> float:
