@@ -161,6 +161,29 @@ def test_classes_in_chunks_give_the_same_gradient(checkpoints):
         assert len(prompts._chunks) > 1
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 5, 11])
+def test_what_fits_into_memory_is_kept_and_only_the_rest_computed_again(
+    checkpoints, monkeypatch, blocks
+):
+    monkeypatch.setattr("dspt.backbone.text._BLOCK_ROWS", 8)
+    names = [f"{a} {b}" for a in ("cat", "red panda", "dog") for b in "stuvwxyz"]
+
+    def compiled(memory_limit):
+        return compare(checkpoints["base"], names, 4, "end", False, memory_limit, seed=3)
+
+    whole = compiled(2**40)
+    (everything,) = whole._chunks
+    assert len(everything.mask) > 11
+    a_block = (whole.kept_bytes - compiled(1).kept_bytes) / (len(everything.mask) - 1)
+    prompts = compiled(int(blocks * a_block))
+    kept = prompts._chunks[: prompts._kept_chunks]
+    sizes = [len(chunk.mask) for chunk in prompts._chunks]
+    assert sum(sizes) == len(everything.mask)
+    # an eighth of the limit, rounded up to blocks, is for the classes that are computed again
+    assert [len(chunk.mask) for chunk in kept] == [n for n in [blocks - -(-blocks // 8)] if n]
+    assert max(sizes[len(kept) :]) == -(-blocks // 8)
+
+
 def test_a_step_computes_one_prefix_and_packed_suffixes(checkpoints):
     checkpoint = checkpoints["base"]
     tower = TextTower(checkpoint)
@@ -341,6 +364,7 @@ def test_the_memory_limit_bounds_a_step(tmp_path):
 import numpy, torch
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.prompt import initial_context, layout_context
+
 from dspt.backbone.text import TextTower
 torch.set_num_threads(1)
 checkpoint = open_checkpoint({str(folder)!r})

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,14 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
 
-# Numbers of the tower's width that autograd keeps for each token and layer: norms, fused qkv, attention and the
-# four-wide hidden layer before and after its activation. Used to turn a memory limit into a number of tokens.
-_KEPT_WIDTHS = 26
+# Numbers of the tower's width that a step holds for each token and layer at its peak, as measured: what autograd keeps
+# (norms, fused qkv, attention, the four-wide hidden layer) and what it works on. Used to turn a memory limit into a
+# number of tokens.
+_KEPT_WIDTHS = 18
+
+# Of what the memory limit allows, classes that are computed again in the backward pass take this share at a time; the
+# rest is for classes that are computed once.
+_AGAIN = 8
 
 # Rows of suffixes computed together in attention. Fewer make products too small to be fast, more waste work on
 # pairs of rows that do not see each other.
@@ -81,7 +87,7 @@ class TextTower:
     Parameters
     ----------
     memory_limit : bytes of activations one step may keep. Classes beyond that are processed in chunks, each computed
-        again in the backward pass, which gives the same gradient for half as much time again.
+        again in the backward pass, which gives the same gradient for half as much time again for these classes.
     dtype : of the matrix products. Norms, sums and softmax stay in float32, and so do context, features and gradient.
     """
 
@@ -308,10 +314,14 @@ class Prompts:
         kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._layers)
         largest = max(len(block.entries) for block in blocks)
         together = max(1, tower.memory_limit // (kept * largest))
+        cuts = [0, len(blocks)]
+        if together < len(blocks):
+            part = -(-together // _AGAIN)
+            cuts = [0, *range(together - part, len(blocks), part), len(blocks)]
         self._chunks = [
-            self._join(blocks[i : i + together], alone=together >= len(blocks))
-            for i in range(0, len(blocks), together)
+            self._join(blocks[i:j], alone=len(cuts) == 2) for i, j in pairwise(cuts) if j > i
         ]
+        self._kept_chunks = int(cuts[1] > 0)
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
         self.first_layer_kept = self._chunks[0].first is not None
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
@@ -336,8 +346,10 @@ class Prompts:
         else:
             _, past = tower.run(prefix, len(prefix), None, None)
             again = partial(recompute, use_reentrant=False, preserve_rng_state=False)
+            once, twice = self._chunks[: self._kept_chunks], self._chunks[self._kept_chunks :]
             features = torch.cat(
-                [again(self._chunk_features, chunk, rows, past) for chunk in self._chunks]
+                [self._chunk_features(chunk, rows, past) for chunk in once]
+                + [again(self._chunk_features, chunk, rows, past) for chunk in twice]
             )
         return F.normalize(features.index_select(0, self._restore), dim=1)
 
