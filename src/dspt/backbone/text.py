@@ -382,23 +382,25 @@ class Prompts:
         "2012 BMW X6 SUV") share the rows of their common beginning.
         """
         longest = max(map(len, self.layout.suffixes))
-        blocks = self._filled(order, max(_BLOCK_ROWS, longest))
-        # The lower the limit, the more even the blocks, and the fewer rows are there only to fill the others up.
-        for limit in range(max(_BLOCK_ROWS, longest) - 1, longest - 1, -1):
-            again = self._filled(order, limit)
-            if len(again) > len(blocks):
+        best: list[_Block] = []
+        # Each block is as large as the largest, so some limits leave fewer rows that only fill up than others.
+        for limit in range(max(_BLOCK_ROWS, longest), max(_BLOCK_ROWS // 2, longest) - 1, -1):
+            blocks = self._filled(order, limit)
+            if not best or _rows(blocks) < _rows(best):
+                best = blocks
+            if _rows(best) <= 1.01 * sum(len(block.entries) for block in best):
                 break
-            blocks = again
-        return blocks
+        return best
 
     def _filled(self, order: list[int], limit: int) -> list[_Block]:
-        blocks: list[_Block] = []
+        pieces: list[_Block] = []  # classes that begin alike
         for c in order:
             suffix = self.layout.suffixes[c]
-            if not blocks or not blocks[-1].add(c, suffix, limit):
-                blocks.append(_Block())
-                blocks[-1].add(c, suffix, limit)
-        return blocks
+            alike = pieces and pieces[-1].entries[0] == suffix[0]
+            if not (alike and pieces[-1].add(c, suffix, limit)):
+                pieces.append(_Block())
+                pieces[-1].add(c, suffix, limit)
+        return _packed(pieces, limit)
 
     def _join(self, blocks: list[_Block], alone: bool) -> _Chunk:
         device = self.tower.device
@@ -458,6 +460,35 @@ class _Block:
         self.classes.append(c)
         self.last.append(row)
         return True
+
+    def take(self, other: _Block) -> None:
+        """Take in all classes of another block, sharing nothing with them."""
+        shift = len(self.entries)
+        self.classes += other.classes
+        self.entries += other.entries
+        self.paths += [[shift + row for row in path] for path in other.paths]
+        self.last += [shift + row for row in other.last]
+
+
+def _rows(blocks: list[_Block]) -> int:
+    """How many rows the blocks have when all are as large as the largest."""
+    return len(blocks) * max(len(block.entries) for block in blocks)
+
+
+def _packed(pieces: list[_Block], limit: int) -> list[_Block]:
+    """The pieces in few blocks of at most `limit` rows: the largest first, each where it leaves the least room."""
+    blocks: list[_Block] = []
+    with_room: list[list[_Block]] = [[] for _ in range(limit + 1)]
+    for piece in sorted(pieces, key=lambda piece: -len(piece.entries)):
+        size = len(piece.entries)
+        room = next((room for room in range(size, limit + 1) if with_room[room]), limit)
+        if not with_room[room]:
+            blocks.append(_Block())
+            with_room[room].append(blocks[-1])
+        block = with_room[room].pop()
+        block.take(piece)
+        with_room[room - size].append(block)
+    return blocks
 
 
 def _insert(base: Tensor, at: Tensor, row: Tensor, rows: Tensor | None) -> Tensor:
