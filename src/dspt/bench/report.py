@@ -116,6 +116,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 axis.grid(axis="x", visible=False)
         left.set_ylabel("times the reference's speed")
         right.set_ylabel("share of the GEMM rate")
-        right.set_ylim(0, 1.05)
+        right.set_ylim(bottom=0)
         left.legend(frameon=False)
         plots.save(figure, path)
