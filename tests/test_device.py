@@ -3,6 +3,8 @@
 The meta device has shapes and no values, so whatever asks a tensor for its value fails on it.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.errors import InputError
 from dspt.pipeline import open_text_tower
+from dspt.sgd import SGD
 
 # What copies a value from the device to the host, and so waits for all that was asked of it.
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
@@ -70,15 +73,16 @@ def test_every_loss_and_the_tower_run_without_values(checkpoint, name):
     tower = TextTower(checkpoint, "meta")
     learner = learners.make(NAMES, Config(), tower)
     learnt = {k: v.to("meta").requires_grad_() for k, v in learner.start().items()}
-    optimizer = torch.optim.SGD(learnt.values(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    optimizer = SGD(learnt, 0.9, 5e-4, {})
     logits = learner.logits(torch.empty(8, 16, device="meta"), learnt)
     loss = losses.get(name)(
         logits, torch.empty(8, dtype=torch.int64, device="meta"), "none", validate=False
     )
     loss.mean().backward()
-    optimizer.step()
     assert loss.shape == (8,)
     assert learnt["context"].grad.device.type == "meta"
+    optimizer.step(0.1)
+    assert optimizer.velocity["context"].device.type == "meta"
 
 
 def test_a_whole_epoch_asks_for_no_value_before_its_end(checkpoint):
@@ -125,6 +129,24 @@ class TestLowPrecision:
             exact_gradient.flatten(), low_gradient.flatten(), dim=0
         )
         assert cosine > 0.99
+
+    def test_the_gradients_of_many_chunks_are_summed_in_float32(self, checkpoint):
+        """In bfloat16, a sum of hundreds of alike parts would lose most of the later ones."""
+        words = ["cat", "dog", "owl", "fox"]
+        names = [f"{a} {b} {c} {d}" for a in words for b in words for c in words for d in words]
+        found = {}
+        for dtype, limit in product((torch.float32, torch.bfloat16), (2**31, 1)):
+            tower = TextTower(checkpoint, "cpu", limit, dtype)
+            learner = learners.make(names, Config(), tower)
+            context = learner.start()["context"].requires_grad_()
+            prototypes = learner.prototypes({"context": context})
+            (prototypes @ torch.ones(prototypes.shape[1])).sum().backward()
+            found[dtype, limit] = context.grad
+        exact = found[torch.float32, 2**31]
+        whole, chunks = (
+            (found[torch.bfloat16, limit] - exact).norm() / exact.norm() for limit in (2**31, 1)
+        )
+        assert chunks < 1.5 * whole
 
     def test_context_features_and_gradient_stay_in_float32(self, checkpoint):
         _, (low, gradient) = self.both(checkpoint)

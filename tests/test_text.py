@@ -176,12 +176,10 @@ def test_what_fits_into_memory_is_kept_and_only_the_rest_computed_again(
     assert len(everything.mask) > 11
     a_block = (whole.kept_bytes - compiled(1).kept_bytes) / (len(everything.mask) - 1)
     prompts = compiled(int(blocks * a_block))
-    kept = prompts._chunks[: prompts._kept_chunks]
-    sizes = [len(chunk.mask) for chunk in prompts._chunks]
-    assert sum(sizes) == len(everything.mask)
-    # an eighth of the limit, rounded up to blocks, is for the classes that are computed again
-    assert [len(chunk.mask) for chunk in kept] == [n for n in [blocks - -(-blocks // 8)] if n]
-    assert max(sizes[len(kept) :]) == -(-blocks // 8)
+    *again, kept = [len(chunk.mask) for chunk in prompts._chunks]
+    assert sum(again) + kept == len(everything.mask)
+    assert kept == blocks
+    assert max(again) == min(sum(again), -(-blocks // 8))  # an eighth of the limit at a time
 
 
 def test_a_step_computes_one_prefix_and_packed_suffixes(checkpoints):

@@ -40,8 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 # number of tokens.
 _KEPT_WIDTHS = 18
 
-# Of what the memory limit allows, classes that are computed again in the backward pass take this share at a time; the
-# rest is for classes that are computed once.
+# Classes that are computed again in the backward pass are so at most this share of the memory limit at a time.
 _AGAIN = 8
 
 # Rows of suffixes computed together in attention. Fewer make products too small to be fast, more waste work on
@@ -73,9 +72,7 @@ class _Chunk:
     base: Tensor  # (blocks * size, D) token and position embeddings; position alone where a context vector stands
     context_at: Tensor  # rows that take a context vector ...
     context_row: Tensor  # ... and which one
-    mask: (
-        Tensor  # (blocks, 1, size, prefix + size) 0 where a row may look, minus infinity elsewhere
-    )
+    mask: Tensor  # (blocks, size, size) 0 where a row may look, minus infinity elsewhere
     last: Tensor  # (C,) row of each class's EOT
     # What the first layer makes of the rows never changes while no context vector stands among them.
     first: Tensor | None = None  # (blocks * size, 3 D) their queries, keys and values in it
@@ -193,7 +190,7 @@ class TextTower:
         chunk: _Chunk | None,
         past: list[tuple[Tensor, Tensor]] | None,
     ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
-        """Return the features at the chunk's EOT tokens, and the prefix's keys and values for each layer.
+        """Return the features at the chunk's EOT tokens; without a chunk, the prefix's keys and values for each layer.
 
         Every matrix product of a layer is one over all rows. `x` starts with `prefix_length` rows of prefix; with
         `past` it holds none, and the keys and values come from there instead.
@@ -209,8 +206,9 @@ class TextTower:
             queries, keys, values = prefix.chunk(3, dim=1)
             if past is not None:
                 keys, values = past[depth]
-            keys_values.append((keys, values))
             if chunk is None:
+                # in float32, since the gradients of all chunks are summed here
+                keys_values.append((keys.float(), values.float()))
                 if at_end:  # nobody reads more of a prefix than its keys and values
                     return None, keys_values
                 attended = self._attend_prefix(queries, keys, values)
@@ -225,7 +223,7 @@ class TextTower:
             h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps).to(self.dtype)
             x = x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
-        return F.linear(x, self._projection), keys_values
+        return F.linear(x, self._projection), []
 
     def _queries_keys_values(self, x: Tensor, layer: _Layer) -> Tensor:
         h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps).to(self.dtype)
@@ -258,6 +256,7 @@ class _SuffixAttention(torch.autograd.Function):
         ctx: Any, own: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int
     ) -> Tensor:
         blocks, size, _ = mask.shape
+        key, value = key.to(own.dtype), value.to(own.dtype)
         shared, depth = len(key), own.shape[1] // (3 * heads)
         q, k, v = own.view(blocks, size, 3, heads, depth).permute(2, 3, 0, 1, 4)
         q = q.reshape(heads * blocks, size, depth)
@@ -286,7 +285,8 @@ class _SuffixAttention(torch.autograd.Function):
             (a.mT @ b).unflatten(0, (heads, blocks)) for a, b in ((d_scores, q), (p, d_out))
         )
         d_key, d_value = (
-            d[:, :, :shared].sum(1).transpose(0, 1).reshape(shared, -1) for d in (d_k, d_v)
+            d[:, :, :shared].sum(1, dtype=torch.float32).transpose(0, 1).reshape(shared, -1)
+            for d in (d_k, d_v)
         )
         if not ctx.needs_input_grad[0]:  # the first layer's rows never change
             return None, d_key, d_value, None, None
@@ -314,14 +314,9 @@ class Prompts:
         kept = _KEPT_WIDTHS * tower.width * 4 * len(tower._layers)
         largest = max(len(block.entries) for block in blocks)
         together = max(1, tower.memory_limit // (kept * largest))
-        cuts = [0, len(blocks)]
-        if together < len(blocks):
-            part = -(-together // _AGAIN)
-            cuts = [0, *range(together - part, len(blocks), part), len(blocks)]
-        self._chunks = [
-            self._join(blocks[i:j], alone=len(cuts) == 2) for i, j in pairwise(cuts) if j > i
-        ]
-        self._kept_chunks = int(cuts[1] > 0)
+        rest, part = max(0, len(blocks) - together), -(-together // _AGAIN)
+        cuts = [*range(0, rest, part), rest, len(blocks)]
+        self._chunks = [self._join(blocks[i:j], alone=not rest) for i, j in pairwise(cuts)]
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
         self.first_layer_kept = self._chunks[0].first is not None
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
@@ -346,11 +341,11 @@ class Prompts:
         else:
             _, past = tower.run(prefix, len(prefix), None, None)
             again = partial(recompute, use_reentrant=False, preserve_rng_state=False)
-            once, twice = self._chunks[: self._kept_chunks], self._chunks[self._kept_chunks :]
-            features = torch.cat(
-                [self._chunk_features(chunk, rows, past) for chunk in once]
-                + [again(self._chunk_features, chunk, rows, past) for chunk in twice]
-            )
+            # The last chunk is computed once. It comes first in the backward pass, so that what it keeps is gone
+            # before any of the others is computed again.
+            *twice, once = self._chunks
+            parts = [again(self._chunk_features, chunk, rows, past) for chunk in twice]
+            features = torch.cat([*parts, self._chunk_features(once, rows, past)])
         return F.normalize(features.index_select(0, self._restore), dim=1)
 
     def _chunk_features(
