@@ -350,7 +350,7 @@ def bench(
 ) -> None:
     """Measure how fast this machine is: training steps against the reference way, encoding, memory, start-up.
 
-    Everything is a ratio, measured side by side. The whole of it takes about half an hour on two cores.
+    Everything is a ratio, measured side by side. The whole of it takes about 45 minutes on two cores.
 
     Examples:
 
