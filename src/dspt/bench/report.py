@@ -61,13 +61,13 @@ def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:
     head = f"{'classes':<10}{'positions':>16}{'reference s':>13}{'ours s':>9}{'ratio':>8}"
     shown = [
         f"one training step, {tower}'s text tower",
-        f"  {head}{'of GEMM':>9}{'features':>10}{'gradient':>10}",
+        f"  {head}{'of GEMM':>9}{'GFLOP/s':>9}{'features':>10}{'gradient':>10}",
     ]
     for key, one in found.items():
         positions = f"{one['reference_positions']:.0f} -> {one['positions']:.0f}"
         shown.append(
             f"  {key:<10}{positions:>16}{one['reference_seconds']:>13.2f}{one['ours_seconds']:>9.3f}"
-            f"{one['ratio']:>8.1f}{one['gemm_fraction']:>9.2f}"
+            f"{one['ratio']:>8.1f}{one['gemm_fraction']:>9.2f}{one['gemm_gflops']:>9.0f}"
             f"{one['feature_diff']:>10.0e}{one['gradient_diff']:>10.0e}"
         )
     scaled = [key for key, one in found.items() if one["reference_classes"] < one["classes"]]
