@@ -16,7 +16,7 @@ from dspt.progress import Reporter
 
 QUIET = Reporter(silent=True)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 49408}
-CASE = steps.Case("6", "short names", 6, 17 + 26)
+CASE = steps.Case("6", 6, {3: 2, 5: 4})
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +94,12 @@ def test_the_products_are_those_that_torch_does():
 def test_a_whole_run_is_put_together_from_its_parts():
     step = {
         "reference_seconds": 10.0,
+        "reference_seconds_lowest": 9.0,
+        "reference_seconds_highest": 12.0,
         "reference_forward_seconds": 4.0,
         "ours_seconds": 0.5,
+        "ours_seconds_lowest": 0.4,
+        "ours_seconds_highest": 0.7,
         "ours_forward_seconds": 0.2,
     }
     found = steps.whole_run(step, {"tower": 20.0, "files": 16.0})
@@ -105,25 +109,31 @@ def test_a_whole_run_is_put_together_from_its_parts():
     assert found["reference_seconds"] == pytest.approx(reference)
     assert found["ours_seconds"] == pytest.approx(ours)
     assert found["ratio"] == pytest.approx(reference / ours)
+    assert found["ratio_lowest"] == pytest.approx((reference - 6450) / (ours + 6450 * 0.2))
+    assert found["ratio_highest"] == pytest.approx((reference + 6450 * 2) / (ours - 6450 * 0.1))
 
 
 def test_memory_is_measured_in_a_process_of_its_own():
-    case = steps.Case("4", "short names", 4, 17 + 16)
+    case = steps.Case("4", 4, {4: 4})
     found = memory._in_process(case, "ours")  # the real tower: another process knows no small one
     assert 0 <= found["ours_mib"] < 500
     assert found["ours_peak_mib"] > 100
 
 
 def test_epochs_are_timed_for_each_number_of_samples():
-    found = epochs.measure([64, 128], QUIET)
+    found = epochs.measure([64, 128], 2, QUIET)
     assert list(found) == ["64", "128"]
     for n, one in found.items():
-        assert one["microseconds_per_sample"] == pytest.approx(1e6 * one["seconds"] / int(n))
+        per_sample = "microseconds_per_sample"
+        assert one[per_sample] == pytest.approx(1e6 * one["seconds"] / int(n))
+        assert one["epochs_per_second"] == pytest.approx(1 / one["seconds"])
+        assert one[f"{per_sample}_lowest"] <= one[per_sample] <= one[f"{per_sample}_highest"]
 
 
 def test_start_up_is_measured():
     found = startup.measure(1, QUIET)
     assert 0 < found["help_seconds"] < found["train_seconds"]
+    assert found["help_seconds_lowest"] <= found["help_seconds"] <= found["help_seconds_highest"]
 
 
 def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
@@ -149,5 +159,17 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     assert "0.95" in text
 
 
-def test_the_parts_are_those_of_the_paper():
+def test_names_are_as_long_as_those_of_the_datasets():
+    """Positions of a step by the protocol: EuroSAT 61, OxfordPets 171, Caltech101 364, StanfordCars 2082."""
     assert [case.classes for case in steps.CASES.values()] == [10, 37, 100, 196, 196, 1000]
+    for key, positions in (("10", 61), ("37", 171), ("100", 364), ("196-cars", 2082)):
+        assert 1 + 16 + sum(steps.CASES[key].lengths()) == positions
+    assert sum(steps.CASES["1000"].lengths()) == 10 * sum(steps.CASES["100"].lengths())
+
+
+@pytest.mark.parametrize("case", [*steps.CASES.values(), memory.MANY], ids=lambda case: case.key)
+def test_no_two_names_begin_alike(case):
+    suffixes = steps.random_suffixes(case)
+    assert [len(suffix) for suffix in suffixes] == case.lengths()
+    assert len({suffix[0] for suffix in suffixes}) == case.classes
+    assert all(suffix[-1] == steps.END for suffix in suffixes)

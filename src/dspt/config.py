@@ -10,7 +10,7 @@ from dspt.errors import InputError
 
 GENERIC_TEMPLATE = "a photo of a {}."
 
-# Settings that change how a run is done, never what comes out of it.
+# Settings that change how a run is done; what comes out of it differs at most by the rounding of sums.
 HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
 
 

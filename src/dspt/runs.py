@@ -53,8 +53,8 @@ _FILES = (
 # The parts of a state that are named tensors; a tensor is saved under the name of its part and its own.
 _GROUPS = ("learnt", "momentum", "memory")
 
-# What may differ between the beginning of a run and its resumption: none of it changes the result. Data are known by
-# their fingerprint, wherever they are.
+# What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
+# by their fingerprint, wherever they are.
 _FREE = {"data", *(f"settings.{name}" for name in HARMLESS)}
 
 

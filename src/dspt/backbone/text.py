@@ -183,22 +183,30 @@ class TextTower:
         """Return the function from a context to class features for this layout."""
         return Prompts(self, layout)
 
-    def run(
+    def prefix_keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the prefix's keys and values in each layer, in float32: all chunks' gradients are summed there."""
+        found = []
+        for layer in self._layers:
+            queries, keys, values = self._queries_keys_values(x, layer).chunk(3, dim=1)
+            found.append((keys.float(), values.float()))
+            if layer is not self._layers[-1]:  # nobody reads more of a prefix
+                x = self._go_on(x, self._attend_prefix(queries, keys, values), layer)
+        return found
+
+    def features(
         self,
         x: Tensor,
-        prefix_length: int,
-        chunk: _Chunk | None,
-        past: list[tuple[Tensor, Tensor]] | None,
-    ) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
-        """Return the features at the chunk's EOT tokens; without a chunk, the prefix's keys and values for each layer.
+        chunk: _Chunk,
+        prefix_length: int = 0,
+        past: list[tuple[Tensor, Tensor]] | None = None,
+    ) -> Tensor:
+        """Return the features at the chunk's EOT tokens.
 
-        Every matrix product of a layer is one over all rows. `x` starts with `prefix_length` rows of prefix; with
-        `past` it holds none, and the keys and values come from there instead.
+        `x` starts with `prefix_length` rows of prefix, and every matrix product of a layer is one over all rows; or it
+        has none of them, and the prefix's keys and values are given as `past`.
         """
-        keys_values = []
         for depth, layer in enumerate(self._layers):
-            at_end = depth == len(self._layers) - 1
-            if depth == 0 and chunk is not None and chunk.first is not None:
+            if depth == 0 and chunk.first is not None:
                 prefix, own = self._queries_keys_values(x[:prefix_length], layer), chunk.first
             else:
                 both = self._queries_keys_values(x, layer)
@@ -206,24 +214,21 @@ class TextTower:
             queries, keys, values = prefix.chunk(3, dim=1)
             if past is not None:
                 keys, values = past[depth]
-            if chunk is None:
-                # in float32, since the gradients of all chunks are summed here
-                keys_values.append((keys.float(), values.float()))
-                if at_end:  # nobody reads more of a prefix than its keys and values
-                    return None, keys_values
-                attended = self._attend_prefix(queries, keys, values)
-            else:
-                attended = _SuffixAttention.apply(own, keys, values, chunk.mask, self.heads)
-                if at_end:  # only EOT is read from here on
-                    attended = attended.index_select(0, chunk.last)
-                    x = x.index_select(0, chunk.last + prefix_length)
-                elif prefix_length:
-                    attended = torch.cat([self._attend_prefix(queries, keys, values), attended])
-            x = x + F.linear(attended, *layer.out)
-            h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps).to(self.dtype)
-            x = x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
+            attended = _SuffixAttention.apply(own, keys, values, chunk.mask, self.heads)
+            if layer is self._layers[-1]:  # only EOT is read from here on
+                attended = attended.index_select(0, chunk.last)
+                x = x.index_select(0, chunk.last + prefix_length)
+            elif prefix_length:
+                attended = torch.cat([self._attend_prefix(queries, keys, values), attended])
+            x = self._go_on(x, attended, layer)
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
-        return F.linear(x, self._projection), []
+        return F.linear(x, self._projection)
+
+    def _go_on(self, x: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
+        """What a layer makes of the rows, given what they attended to."""
+        x = x + F.linear(attended, *layer.out)
+        h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps).to(self.dtype)
+        return x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
 
     def _queries_keys_values(self, x: Tensor, layer: _Layer) -> Tensor:
         h = F.layer_norm(x, (self.width,), *layer.norm1, self._eps).to(self.dtype)
@@ -300,8 +305,9 @@ class _SuffixAttention(torch.autograd.Function):
 class Prompts:
     """The class features as a function of the context, for one layout: `prompts(context) -> (C, D)`.
 
-    `tokens` is the number of positions a step computes, `kept_bytes` about what it keeps for its backward pass. With
-    `first_layer_kept` the suffixes' part of the first layer's queries, keys and values is not computed: it is constant.
+    `tokens` is the number of positions a step needs (it computes a few more, to fill blocks up), `kept_bytes` about
+    what it keeps for its backward pass. With `first_layer_kept` the suffixes' part of the first layer's queries, keys
+    and values is not computed: it is constant.
     """
 
     def __init__(self, tower: TextTower, layout: Layout) -> None:
@@ -336,10 +342,9 @@ class Prompts:
         if len(self._chunks) == 1:
             chunk = self._chunks[0]
             suffix = _insert(chunk.base, chunk.context_at, chunk.context_row, rows)
-            features, _ = tower.run(torch.cat([prefix, suffix]), len(prefix), chunk, None)
-            assert features is not None
+            features = tower.features(torch.cat([prefix, suffix]), chunk, len(prefix))
         else:
-            _, past = tower.run(prefix, len(prefix), None, None)
+            past = tower.prefix_keys_values(prefix)
             again = partial(recompute, use_reentrant=False, preserve_rng_state=False)
             # The last chunk is computed once. It comes first in the backward pass, so that what it keeps is gone
             # before any of the others is computed again.
@@ -352,9 +357,7 @@ class Prompts:
         self, chunk: _Chunk, rows: Tensor | None, past: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
         suffix = _insert(chunk.base, chunk.context_at, chunk.context_row, rows)
-        features, _ = self.tower.run(suffix, 0, chunk, past)
-        assert features is not None
-        return features
+        return self.tower.features(suffix, chunk, past=past)
 
     def _place(
         self, entries: Sequence[int], positions: Sequence[int]

@@ -2,7 +2,7 @@
 
 steps.py      one training step, the reference way against ours, and against the machine's own matrix products
 encoding.py   images from files against the image tower alone
-memory.py     the memory that a step takes
+memory.py     the memory that training takes
 epochs.py     epochs on cached features, for more and more of them
 startup.py    how long the command line takes to start
 report.py     all of it as lines and as a picture
@@ -37,14 +37,14 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
         result["step"] = steps.measure("vit-b-16", [cases["10"], cases["100"]], 1, reporter, 20)
         result["encode"] = encoding.encoding(1, 8, reporter)
         result["memory"] = memory.measure([cases["100"]], reporter, reference=False)
-        result["epochs"] = epochs.measure([10**3, 10**4], reporter)
+        result["epochs"] = epochs.measure([10**3, 10**4], 3, reporter)
     else:
         result["step"] = steps.measure("vit-b-16", list(cases.values()), 5, reporter)
         result["step_vit_l14"] = steps.measure("vit-l-14", list(cases.values()), 3, reporter)
         result["encode"] = encoding.encoding(5, 64, reporter)
         result["memory"] = memory.measure(list(cases.values()), reporter)
         result["memory"] |= memory.measure([memory.MANY], reporter, reference=False)
-        result["epochs"] = epochs.measure([10**4, 10**5, 10**6], reporter)
+        result["epochs"] = epochs.measure([10**4, 10**5, 10**6], 3, reporter)
     result["run"] = steps.whole_run(result["step"]["100"], result["encode"])
     result["environment"] = environment()
     return result

@@ -7,6 +7,7 @@ from typing import Any
 
 from dspt import plots
 from dspt.bench.encoding import HEIGHT, WIDTH
+from dspt.bench.epochs import BATCH
 from dspt.progress import clock
 
 _TOWERS = {"step": "ViT-B/16", "step_vit_l14": "ViT-L/14"}
@@ -32,9 +33,9 @@ def lines(result: dict[str, Any]) -> list[str]:
         "",
         "a 50-epoch run on Caltech101, images included, put together from these parts",
         f"  reference {clock(run['reference_seconds'])}, ours {clock(run['ours_seconds'])}: "
-        f"{run['ratio']:.1f} times",
+        f"{run['ratio']:.1f} times ({run['ratio_lowest']:.1f} to {run['ratio_highest']:.1f})",
         "",
-        "memory that a step takes, ViT-B/16's text tower",
+        "memory that training takes, two steps and a test, ViT-B/16's text tower",
     ]
     for key, one in result["memory"].items():
         theirs = f", reference {one['reference_mib']:8.0f} MiB" if "reference_mib" in one else ""
@@ -42,19 +43,29 @@ def lines(result: dict[str, Any]) -> list[str]:
             f"  {key:<9} ours {one['ours_mib']:6.0f} MiB, peak of the process "
             f"{one['ours_peak_mib']:6.0f} MiB{theirs}"
         )
-    shown += ["", "an epoch on cached features, embedded text tower, 10 classes"]
+    shown += [
+        "",
+        f"an epoch on cached features, embedded text tower, 10 classes, batches of {BATCH}",
+    ]
     for n, one in result["epochs"].items():
-        per_sample = one["microseconds_per_sample"]
         shown.append(
-            f"  {int(n):>9,} samples {one['seconds']:8.2f} s, {per_sample:6.1f} µs a sample"
+            f"  {int(n):>9,} samples {one['seconds']:8.2f} s, {one['epochs_per_second']:8.3f} epochs/s, "
+            f"{_range(one, 'microseconds_per_sample', '.1f')} µs a sample"
         )
     startup = result["startup"]
     shown += [
         "",
-        f"dspt --help {startup['help_seconds']:.2f} s; dspt train on cached features, start to end of a "
-        f"first epoch of two steps {startup['train_seconds']:.2f} s",
+        "start-up",
+        f"  dspt --help {_range(startup, 'help_seconds')} s",
+        "  dspt train on cached features, start to end of a first epoch of two steps "
+        f"{_range(startup, 'train_seconds')} s",
     ]
     return shown
+
+
+def _range(found: dict[str, float], key: str, form: str = ".2f") -> str:
+    low, high = found[f"{key}_lowest"], found[f"{key}_highest"]
+    return f"{found[key]:{form}} ({low:{form}} to {high:{form}})"
 
 
 def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:

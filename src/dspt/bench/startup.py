@@ -44,7 +44,11 @@ def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
                 _seconds("train", str(data), "--epochs", "1", "--out", f"{folder}/{number}", "-q")
             )
             update(number + 1, "")
-    return {"help_seconds": statistics.median(helps), "train_seconds": statistics.median(trains)}
+    found = {}
+    for name, seconds in (("help_seconds", helps), ("train_seconds", trains)):
+        found[name] = statistics.median(seconds)
+        found[f"{name}_lowest"], found[f"{name}_highest"] = min(seconds), max(seconds)
+    return found
 
 
 def _seconds(*arguments: str) -> float:

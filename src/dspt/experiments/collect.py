@@ -15,7 +15,7 @@ from dspt.experiments import paper
 from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
 from dspt.scratch.config import ScratchConfig
 
-# Settings in which runs of one table may differ: they are the table's axes, or change no result.
+# Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
 
 
