@@ -120,6 +120,14 @@ class TestCatalogue:
         with pytest.raises(InputError, match=r"'maim': not known \(did you mean main\?\)"):
             catalogue.get("maim")
 
+    def test_only_takes_one_of_several_entries_of_a_method_by_its_label(self):
+        tau = catalogue.get("logitclip-tau")
+        several = [entry.label for entry in tau.entries if entry.method == "logitclip"]
+        assert len(several) > 2
+        one = catalogue.narrowed(tau, f"method={several[1]}")
+        assert [entry.label for entry in one.entries] == [several[1]]
+        assert len(catalogue.narrowed(tau, "method=logitclip").entries) == len(several)
+
 
 class TestReproduce:
     def test_runs_are_done_once(self, data, tmp_path):
@@ -149,6 +157,13 @@ class TestReproduce:
         )
         assert not {job.folder for job in one} & {job.folder for job in other}
         assert [job.folder for job in one] == [job.folder for job in same]
+
+    def test_a_setting_given_as_its_default_changes_no_folder(self, data, tmp_path):
+        plain, given = (
+            [job.folder for job in reproduce.jobs(small("extreme", data, **more), tmp_path)]
+            for more in ({}, {"batch_size": 32, "template": "a photo of a {}."})
+        )
+        assert plain == given
 
     def test_a_broken_run_is_reported_and_the_rest_goes_on(self, data, tmp_path):
         jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
@@ -181,9 +196,14 @@ class TestReproduce:
     def test_a_missing_dataset_is_told_once(self, tmp_path):
         main = catalogue.narrowed(catalogue.get("main"), "dataset=pets,dataset=dtd,seed=1")
         jobs = reproduce.jobs(main, tmp_path / "runs")
-        failures = reproduce.failures(reproduce.do(jobs, tmp_path, QUIET))
+        said = []
+        loud = Reporter(silent=True)
+        loud.say = said.append
+        failures = reproduce.failures(reproduce.do(jobs, tmp_path, loud))
         assert len(failures) == 2
         assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in failures[0]
+        at_once = [line for line in said if line.startswith("failed: ")]
+        assert [line.split()[1] for line in at_once] == ["DTD", "OxfordPets"]
 
     def test_an_estimate_counts_the_steps_that_are_left(self, data, tmp_path, monkeypatch):
         monkeypatch.setattr(estimate, "_step", lambda config, dataset: 0.5)
@@ -260,6 +280,32 @@ class TestCollect:
         assert [run.settings["epochs"] for run in chosen.runs] == [2]
         with pytest.raises(InputError, match="where epoch: no run has such a setting"):
             collect.where(runs, "epoch=2")
+
+    def test_networks_from_scratch_of_different_sizes_are_not_mixed(self, tmp_path):
+        for model in ("small", "resnet34"):
+            result = {"data": "CIFAR10", "noise": "sym:0.5", "method": "coop", "seed": 1}
+            (tmp_path / model).mkdir()
+            (tmp_path / model / "result.json").write_text(json.dumps(result | {"accuracy": 20.0}))
+            settings = {"learner": "network", "model": model}
+            (tmp_path / model / "config.json").write_text(json.dumps({"settings": settings}))
+        result = dspt("table", "cifar10", "--runs", tmp_path)
+        assert result.exit_code != 0
+        with pytest.raises(InputError, match="small"):
+            collect.collect(catalogue.get("cifar10"), collect.find_runs(tmp_path))
+        assert dspt("table", "cifar10", "--runs", tmp_path, "--where", "model=small").exit_code == 0
+
+    def test_a_part_is_taken_before_it_is_asked_whether_runs_may_stand_together(
+        self, data, tmp_path
+    ):
+        other = feature_file(tmp_path / "other.npz"), data[1]
+        for source, epochs in ((data, 2), (other, 3)):
+            experiment = catalogue.narrowed(small("extreme", source, epochs=epochs), "method=dspt")
+            list(reproduce.do(reproduce.jobs(experiment, tmp_path / "runs"), None, QUIET))
+        table = ["table", "extreme", "--runs", tmp_path / "runs"]
+        assert dspt(*table).exit_code != 0
+        result = dspt(*table, "--only", "dataset=other")
+        assert result.exit_code == 0, result.output
+        assert "3 epochs" in result.stdout
 
     def test_names_that_differ_in_a_dot_are_two_datasets(self, data, tmp_path):
         _, model = data
@@ -377,6 +423,11 @@ class TestCommands:
         assert "pair" not in only.stdout
         one = json.loads(dspt("table", "extreme", *runs, "--only", "seed=2", "--json").stdout)
         assert {c["seeds"] for c in one["cells"] if c["method"] == "DSPT"} == {1}
+
+    def test_all_shows_an_empty_table_where_nothing_was_run(self, tmp_path):
+        result = dspt("table", "extreme", "--all", "--runs", tmp_path)
+        assert result.exit_code == 0, result.output
+        assert "DTD" in result.stdout
 
     def test_a_table_takes_seeds_that_the_experiment_did_not_ask_for(self, data, tmp_path):
         source, model = data

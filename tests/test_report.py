@@ -11,7 +11,7 @@ import pytest
 
 from dspt.errors import InputError
 from dspt.experiments.collect import find_runs
-from dspt.experiments.report import write_report
+from dspt.experiments.report import make, write_report
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 # The smallest PNG: one grey pixel.
@@ -208,3 +208,23 @@ def test_is_the_same_page_for_the_same_runs(tmp_path, report):
     first = (tmp_path / "report.html").read_bytes()
     report()
     assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_networks_from_scratch_of_different_sizes_have_tables_of_their_own(tmp_path, report):
+    for model in ("small", "resnet34"):
+        where = {"data": "CIFAR10", "noise": "sym:0.5", "learner": "network", "model": model}
+        add_run(tmp_path / "runs" / model, 20.0, method="coop", **where)
+    headings = report().text("h3")
+    assert "model resnet34" in headings
+    assert "model small" in headings
+
+
+def test_what_cannot_be_shown_is_named_and_the_rest_is_there(tmp_path):
+    add_run(tmp_path / "runs" / "a", 80.0)
+    add_run(tmp_path / "runs" / "b", 81.0)  # the same run, another accuracy
+    add_run(tmp_path / "runs" / "c", 20.0, data="embedded", method="upl", noise="none")
+    shown = make(tmp_path / "runs", tmp_path / "report.html")
+    assert "main" in shown["left_out"]
+    text = Page((tmp_path / "report.html").read_text()).text()
+    assert "not of the same accuracy" in text
+    assert "Table unsupervised, from 1 run" in text

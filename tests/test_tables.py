@@ -167,6 +167,13 @@ class TestLayout:
         assert [heading for _, heading in table.columns] == ["DTD", "UCF101", AVERAGE]
         assert [row.label for row in table.rows] == ["zero-shot", "UPL", "Robust-UPL"]
 
+    def test_a_network_from_scratch_has_no_zero_shot_even_with_one_noise(self, results):
+        from dspt.experiments.catalogue import narrowed
+
+        cifar10 = narrowed(EXPERIMENTS["cifar10"], "noise=sym:0.2")
+        found = results([("CIFAR10", "sym:0.2", "coop", 1, 30.0)], cifar10)
+        assert "ero-shot" not in render(found, "terminal")
+
     def test_a_wide_table_is_broken_so_that_it_fits(self, results):
         runs = [(name, "none", "upl", s, 60.0 + s) for name in NINE for s in (1, 2)]
         text = render(results(runs, EXPERIMENTS["unsupervised"]), "terminal")

@@ -105,6 +105,11 @@ class Config:
         if self.learner == "prototypes":
             for name in ("class_specific", "context_words"):
                 _require(self, name, not getattr(self, name), "none with learner prototypes")
+            for name, usual in (("context_length", 16), ("position", "end")):
+                same = getattr(self, name) == usual
+                _require(
+                    self, name, same, f"{usual}, the default: learner prototypes has no prompt"
+                )
         _require(
             self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,7 +86,7 @@ def reproduce(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the paper's.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Comma-separated, instead of the paper's: 1,2,3.")
+        str | None, typer.Option(help="Comma-separated, instead of the experiment's own: 1,2,3.")
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -186,7 +187,8 @@ def table(
         print_json({"experiment": name, "notes": results.notes, "cells": layout.rows(results)})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    text = tables.render(results, style, colour=colour)
+    wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
+    text = tables.render(results, style, colour=colour, width=wide)
     if out is not None:
         with writing(out):
             write_text(out, text)
@@ -314,24 +316,23 @@ def _estimate(jobs: Any, root: Path | None, quiet: bool, json_output: bool) -> N
 def _results(
     name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False
 ) -> Any:
-    from dataclasses import replace
-
     from dspt.experiments import catalogue, collect
 
     experiment = catalogue.get(name)
     found = collect.find_runs(runs)
     if where:
         found = collect.where(found, where)
+    if only and found:
+        # of all that there is, also of datasets and seeds that the experiment did not ask for
+        experiment = collect.on_datasets_of(found, experiment, every_dataset)
+        seeds = sorted({run.seed for run in found})
+        experiment = catalogue.narrowed(catalogue.with_seeds(experiment, seeds), only)
+        found = [
+            run
+            for run in found
+            if run.dataset in experiment.datasets and run.seed in experiment.seeds
+        ]
     results = collect.collect(experiment, found, every_dataset)
-    if only:
-        seeds = sorted(
-            {run.seed for run in found}
-        )  # also those that the experiment did not ask for
-        part = catalogue.narrowed(catalogue.with_seeds(results.experiment, seeds), only)
-        if part.seeds != tuple(seeds):
-            found = [run for run in found if run.seed in part.seeds]
-            results = collect.collect(experiment, found, every_dataset)
-        results = replace(results, experiment=part)
-    if not results.runs:
+    if not (results.runs or every_dataset):
         raise InputError(f"{name}: no runs of it below {runs}; 'dspt reproduce {name}' makes them")
     return results

@@ -240,7 +240,7 @@ def demo(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what wrong labels do to CLIP, on the embedded model and images. No network, two minutes.
+    """Show what wrong labels do to CLIP, on the embedded model and images. No network, a minute.
 
     Examples:
 
@@ -334,7 +334,10 @@ def list_methods(json_output: Json = False) -> None:
         print_json({"methods": rows})
         return
     for row in rows:
-        options = ", ".join(f"{name}={value:g}" for name, value in row["options"].items())
+        options = ", ".join(
+            f"{name}={str(value).lower() if isinstance(value, bool) else f'{value:g}'}"
+            for name, value in row["options"].items()
+        )
         print(f"{row['name']:<15}{row['formula']}{f'   [{options}]' if options else ''}")
         print(f"{'':15}{row['what']} {row['source']}")
 

@@ -275,6 +275,10 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
             hits = {name for name in names if plain(value) == plain(name)}
             if key == "dataset" and not hits:
                 hits = {name for name in names if plain(value) in plain(name)}
+            if (
+                key == "method" and not hits
+            ):  # not as the table is headed: by the name of the method
+                hits = {e.label for e in experiment.entries if plain(value) == plain(e.method)}
             if not hits:
                 raise InputError(
                     f"only {key}={value}: not in {experiment.name}, which has {', '.join(names)}"
@@ -282,18 +286,15 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
             found |= hits
         return found or set(names)
 
-    labels = {plain(entry.label): entry.method for entry in experiment.entries}
-    if "method" in wanted:  # by the name of the method, or as the table is headed
-        wanted["method"] = [labels.get(plain(value), value) for value in wanted["method"]]
     datasets = chosen("dataset", experiment.datasets)
     noises = chosen("noise", experiment.noises)
-    methods = chosen("method", tuple(dict.fromkeys(e.method for e in experiment.entries)))
+    labels = chosen("method", tuple(entry.label for entry in experiment.entries))
     seeds = chosen("seed", tuple(map(str, experiment.seeds)))
     return replace(
         experiment,
         settings=tuple(
             s for s in experiment.settings if s.dataset in datasets and s.noise in noises
         ),
-        entries=tuple(e for e in experiment.entries if e.method in methods),
+        entries=tuple(e for e in experiment.entries if e.label in labels),
         seeds=tuple(s for s in experiment.seeds if str(s) in seeds),
     )

@@ -120,7 +120,10 @@ def _read_run(folder: Path) -> Run | None:
         settings = description["settings"]
         usual = ScratchConfig() if settings.get("learner") == "network" else Config()
         settings = {**asdict(Config()), **asdict(usual), **settings}
-        settings["model_fingerprint"] = description.get("model_fingerprint")
+        # a network from scratch is known by its name
+        settings["model_fingerprint"] = (
+            settings["model"] if usual == ScratchConfig() else description.get("model_fingerprint")
+        )
         run = Run(
             folder=folder,
             dataset=_paper_name(result["data"]),
@@ -169,26 +172,18 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
     """
     belonging = [run for run in runs if _belongs(run, experiment)]
     _check_alike(experiment, belonging)
-    # The paper's datasets come first, in its order; then others, such as "embedded".
-    there = {run.dataset for run in belonging}
-    shown = [name for name in experiment.datasets if every_dataset or name in there]
-    shown += sorted(there - set(experiment.datasets))
-    noises = {name: [s.noise for s in experiment.settings if s.dataset == name] for name in shown}
-    settings = tuple(
-        Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises
-    )
-
-    found = Results(replace(experiment, settings=settings), tuple(belonging), {}, {}, ())
+    experiment = on_datasets_of(runs, experiment, every_dataset)
+    found = Results(experiment, tuple(belonging), {}, {}, ())
     cells = {
         (setting, entry.label): Cell(
             tuple(run.result["accuracy"] for run in found.runs_of(setting, entry)),
             paper.accuracy(experiment.name, setting, entry.label),
         )
-        for setting in settings
+        for setting in experiment.settings
         for entry in experiment.entries
     }
     zero_shot = {}
-    for name in shown:
+    for name in experiment.datasets:
         ours = [
             run.result["zero_shot"]
             for run in belonging
@@ -196,6 +191,21 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
         ]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
     return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
+
+
+def on_datasets_of(
+    runs: Sequence[Run], experiment: Experiment, every_dataset: bool = False
+) -> Experiment:
+    """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too."""
+    # The paper's come first, in its order; then others, such as "embedded".
+    there = {run.dataset for run in runs if _belongs(run, experiment)}
+    shown = [name for name in experiment.datasets if every_dataset or name in there]
+    shown += sorted(there - set(experiment.datasets))
+    noises = {name: [s.noise for s in experiment.settings if s.dataset == name] for name in shown}
+    settings = tuple(
+        Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises
+    )
+    return replace(experiment, settings=settings)
 
 
 def _paper_name(dataset: str) -> str:
@@ -239,15 +249,17 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
         other_data = contents.setdefault(run.dataset, run)
         cell = (run.dataset, run.noise, run.method, run.options, run.seed)
         twice = cells.setdefault(cell, run)
-        for known, alike in (
-            (other_data, _may_be_same(other_data.contents, run.contents)),
-            (twice, twice.result["accuracy"] == run.result["accuracy"]),
-        ):
-            if not alike:
-                raise InputError(
-                    f"{experiment.name}: {known.folder} and {run.folder} are both of {run.dataset}, but not of the "
-                    "same data; move one of them, or give another --runs"
-                )
+        what_to_do = "move one of them, or give another --runs"
+        if not _may_be_same(other_data.contents, run.contents):
+            raise InputError(
+                f"{experiment.name}: {other_data.folder} and {run.folder} are both of {run.dataset}, but not of the "
+                f"same data; {what_to_do}"
+            )
+        if twice.result["accuracy"] != run.result["accuracy"]:
+            raise InputError(
+                f"{experiment.name}: {twice.folder} and {run.folder} are the same run, but not of the same accuracy, "
+                f"so data, versions or machines differ; {what_to_do}"
+            )
 
 
 def _may_be_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -267,8 +279,11 @@ def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}, "
         f"model {', '.join(models)}"
     ]
+    views = settings["views"]
+    if settings["learner"] != "network":  # CoOp draws a new crop each time
+        notes.append(f"{views} views of each image" if views else "The centre view of each image")
     usual = asdict(ScratchConfig() if settings["learner"] == "network" else Config())
-    said = {*MAY_DIFFER, "epochs", "model_fingerprint"}
+    said = {*MAY_DIFFER, "epochs", "model_fingerprint", "views"}
     unusual = [
         f"{name} {settings[name]}"
         for name, value in usual.items()

@@ -36,7 +36,7 @@ class Estimate:
 def estimate(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list[Estimate]:
     """Return an estimate for each dataset: the time of a measured step, times the steps that are left.
 
-    Encoding the images of a dataset for the first time is not counted, nor what a method does between epochs.
+    Encoding images for the first time is not counted, nor what is done between epochs: tests, and what a method plans.
     """
     sources: dict[str, Dataset | InputError] = {}
     found = []
@@ -65,7 +65,10 @@ def lines(estimates: Sequence[Estimate]) -> list[str]:
         counts = f"{one.done} done, {one.left} to do"
         shown.append(f"{one.dataset:<{width}}  {counts}" + (f"  {what}" if one.left else ""))
     total = clock(sum(one.seconds for one in estimates))
-    return [*shown, f"about {total} in all, without encoding images for the first time"]
+    return [
+        *shown,
+        f"about {total} in all; encoding images for the first time, tests and plans come on top",
+    ]
 
 
 def _steps(job: Job, dataset: Dataset) -> int:
@@ -86,6 +89,8 @@ def _step(config: Config | ScratchConfig, dataset: Dataset) -> float:
     times: list[float] = []
 
     def on_step(done: int, steps: int, losses: Any = None) -> None:
+        if losses is not None:
+            losses.sum().item()  # a GPU has done the step only when it can tell
         times.append(time.perf_counter())
 
     # What is learnt in them does not matter, so any loss and any images will do.

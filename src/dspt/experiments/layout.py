@@ -115,10 +115,10 @@ def layout(results: Results) -> Layout:
 
 
 def _across(experiment: Experiment) -> str:
-    if len(experiment.noises) == 1:
-        return "datasets"
     if experiment.from_scratch or len(experiment.noises) == 2:
         return "methods"
+    if len(experiment.noises) == 1:
+        return "datasets"
     return "noises"
 
 
@@ -216,7 +216,7 @@ def remarks(results: Results, table: Layout) -> list[str]:
         )
     declared = EXPERIMENTS.get(results.experiment.name, results.experiment).datasets
     there = len(set(declared) & set(results.experiment.datasets))
-    if there < len(declared):
+    if 0 < there < len(declared):
         sentences.append(f"Datasets of the paper's table shown here: {there} of {len(declared)}.")
     sentences += [note if note.endswith(".") else f"{note}." for note in results.notes]
     if compared:

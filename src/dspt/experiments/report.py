@@ -29,7 +29,7 @@ def make(folder: Path, path: Path) -> dict[str, Any]:
     runs = collect.find_runs(folder)
     if not runs:
         raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
-    left_out = {}
+    left_out: dict[str, str] = {}
     with TemporaryDirectory() as drawn:
         pictures = {}
         for experiment in EXPERIMENTS.values():
@@ -42,13 +42,24 @@ def make(folder: Path, path: Path) -> dict[str, Any]:
                     pictures[experiment.name] = files[-1]
             except InputError as error:
                 left_out[experiment.name] = str(error)
-        write_report(runs, path, pictures)
+        write_report(runs, path, pictures, left_out)
     return {"runs": len(runs), "figures": list(pictures), "left_out": left_out}
 
 
-def write_report(runs: Sequence[Run], path: Path, pictures: Mapping[str, Path]) -> None:
-    """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs."""
-    sections = [*_tables(runs), *_figures(pictures), *_all_runs(runs), *_machines(runs)]
+def write_report(
+    runs: Sequence[Run],
+    path: Path,
+    pictures: Mapping[str, Path],
+    left_out: dict[str, str] | None = None,
+) -> None:
+    """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs.
+
+    What cannot be shown is said on the page, with the reason; tables that cannot are added to `left_out`.
+    """
+    left_out = {} if left_out is None else left_out
+    tables = list(_tables(runs, left_out))
+    pictured = list(_figures(pictures))
+    sections = [*tables, *pictured, *_missing(left_out), *_all_runs(runs), *_machines(runs)]
     links = "".join(
         f'<li><a href="#{name}">{name.replace("-", " ", 1).capitalize()}</a></li>'
         for name, _, _ in sections
@@ -98,11 +109,21 @@ def _seconds(run: Run) -> float:
     return seconds if isinstance(seconds, (int, float)) else 0.0
 
 
-def _tables(runs: Sequence[Run]) -> Iterator[_Section]:
+def _missing(left_out: Mapping[str, str]) -> Iterator[_Section]:
+    if left_out:
+        items = "".join(f"<li>{name}: {escape(why)}</li>" for name, why in left_out.items())
+        yield "left-out", "Left out", f'<ul class="notes">{items}</ul>'
+
+
+def _tables(runs: Sequence[Run], left_out: dict[str, str]) -> Iterator[_Section]:
     for experiment in EXPERIMENTS.values():
         if experiment.kind != "table":
             continue
-        kinds = [collect.collect(experiment, kind) for kind in _kinds(runs)]
+        try:
+            kinds = [collect.collect(experiment, kind) for kind in _kinds(runs)]
+        except InputError as error:
+            left_out[experiment.name] = str(error)
+            continue
         kinds = [results for results in kinds if results.runs]
         if not kinds:
             continue
@@ -138,7 +159,8 @@ def _differences(kinds: Sequence[Results]) -> list[str]:
 def _setting(name: str, settings: Mapping[str, Any]) -> str:
     value = settings.get(name)
     if name == "model_fingerprint":
-        return f"model {Path(str(settings.get('model'))).name} ({str(value)[:8]})"
+        model = Path(str(settings.get("model"))).name
+        return f"model {model}" if model == value else f"model {model} ({str(value)[:8]})"
     shown = (
         "none"
         if value is None

@@ -57,19 +57,26 @@ def jobs(experiment: Experiment, out: Path) -> list[Job]:
 def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[Outcome]:
     """Give the outcome of each job in turn; what is done is not done again, and what fails stops nothing else."""
     sources: dict[str, Dataset | InputError] = {}
-    for number, job in enumerate(jobs, 1):
+    told: set[str] = set()
+
+    def outcome(job: Job, number: int) -> Outcome:
         try:
-            result = RunFolder(
-                job.folder
-            ).result()  # known by its folder: its data need not be there
+            result = RunFolder(job.folder).result()  # a finished run needs its data no more
             if result is None:
                 reporter.say(f"[{number}/{len(jobs)}] {job.title}")
                 result = _run(job, opened(job, root, sources), reporter)
-            yield Outcome(job, result)
+            return Outcome(job, result)
         except InputError as error:
-            yield Outcome(job, error=str(error))
+            return Outcome(job, error=str(error))
         except Exception as error:  # a fault of ours in one run must not cost the others
-            yield Outcome(job, error=f"{type(error).__name__}: {error}")
+            return Outcome(job, error=f"{type(error).__name__}: {error}")
+
+    for number, job in enumerate(jobs, 1):
+        found = outcome(job, number)
+        if found.error is not None and found.error not in told:
+            told.add(found.error)
+            reporter.say(f"failed: {job.title}: {found.error}")
+        yield found
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[str]:
@@ -108,10 +115,18 @@ def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
         config = ScratchConfig(**settings)
     else:
         config = from_dict(settings)
-    counts = {name: value for name, value in asdict(config).items() if name not in HARMLESS}
+    # Defaults are left out, so that a setting which is added one day does not change the folders of today.
+    usual = asdict(type(config)())
+    counts = {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in HARMLESS and value != usual[name]
+    }
     source = spec.setting.dataset
-    if os.path.exists(source):  # not a name: files of the same name may lie in different folders
-        counts["data"] = os.path.realpath(source)
+    # not a name: files of the same name may lie in different folders
+    for name, path in (("data", source), ("model", config.model)):
+        if os.path.exists(path):
+            counts[name] = os.path.realpath(path)
     digest = hashlib.blake2b(json.dumps(counts, sort_keys=True).encode(), digest_size=4)
     entry = (spec.entry.method, *spec.entry.options)
     name = safe_name(*entry, spec.setting.noise, f"seed{spec.seed}", digest.hexdigest())

@@ -49,13 +49,15 @@ def make(name: str, **options: Any) -> Method:
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(f"method {name!r}: not known{hint}; the methods are {', '.join(METHODS)}")
     kind = METHODS[name]
-    accepted = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    accepted = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     for option, value in options.items():
         if option not in accepted:
             takes = ", ".join(accepted) or "none"
             raise InputError(f"option {option!r}: method {name} takes {takes}")
-        if isinstance(value, str):
-            raise InputError(f"option {option} = {value!r}: expected a number, true or false")
+        truth = isinstance(accepted[option], bool)
+        if isinstance(value, str) or isinstance(value, bool) != truth:
+            expected = "true or false" if truth else "a number"
+            raise InputError(f"option {option} = {value!r}: expected {expected}")
     return kind(**options)
 
 

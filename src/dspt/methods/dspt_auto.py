@@ -14,7 +14,7 @@ FORGIVEN = 0.01
 
 @dataclass(frozen=True)
 class DSPTAuto(Method):
-    """Between CoOp and DSPT by the estimated noise rate n: cross-entropy if no label is wrong, towards MAE if many are.
+    """Between CoOp and DSPT by the estimated noise rate: cross-entropy if none is wrong for sure, towards MAE if many.
 
     The noise rate is estimated once, before training, from the zero-shot prediction, which no label has touched. Its
     standard error is added, so that what cannot be told counts as noise; one label in a hundred is forgiven, so that
@@ -22,7 +22,9 @@ class DSPTAuto(Method):
     """
 
     name = "dspt-auto"
-    formula = "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate"
+    formula = (
+        "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate + its error - 0.01, within 0..1"
+    )
     source = "this package"
 
     def plan(self, epoch: Epoch) -> list[Phase]:

@@ -25,7 +25,7 @@ class JoAPR(Method):
     """
 
     name = "joapr"
-    formula = "CE(mixed z, sharpened (w y + (1 - w) p)) + a2 KL(uniform | mean p)"
+    formula = "CE(z of mixed features, mixed sharpened (w y + (1 - w) p)) + a2 KL(uniform | mean p)"
     source = "Guo and Gu, CVPR 2024"
 
     warmup: float = 1
@@ -33,7 +33,7 @@ class JoAPR(Method):
     a2: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.warmup < 0 or self.warmup != int(self.warmup):
+        if self.warmup < 0 or not float(self.warmup).is_integer():
             raise InputError(f"warmup = {self.warmup}: expected a whole number of 0 or more")
         for name in ("a1", "a2"):
             if not 0 <= getattr(self, name) < float("inf"):

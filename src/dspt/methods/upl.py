@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dspt import losses
 from dspt.errors import InputError
 from dspt.methods.method import Epoch, Method, PerSampleLoss, Phase, loss_of
 
@@ -19,7 +20,7 @@ class UPL(Method):
     top: float = 0
 
     def __post_init__(self) -> None:
-        if self.top < 0 or self.top != int(self.top):
+        if self.top < 0 or not float(self.top).is_integer():
             raise InputError(f"top = {self.top}: expected a whole number of 0 or more")
 
     def plan(self, epoch: Epoch) -> list[Phase]:
@@ -49,7 +50,7 @@ class RobustUPL(UPL):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        loss_of("gce", q=self.q).func.check(q=self.q)  # type: ignore[attr-defined]
+        losses.get("gce").check(q=self.q)
 
     def loss(self) -> PerSampleLoss:
         """Return the loss on pseudo-labels."""

@@ -7,7 +7,7 @@ from dspt.methods.method import Epoch, Method, Phase
 
 @dataclass(frozen=True)
 class ZeroShot(Method):
-    """The prompt "a photo of a {}." without any training."""
+    """The prompt "a photo of a {}.", or another --template, without any training."""
 
     name = "zero-shot"
     formula = "argmax_c cos(image, text_c)"
