@@ -111,7 +111,10 @@ def _seconds(run: Run) -> float:
 
 def _missing(left_out: Mapping[str, str]) -> Iterator[_Section]:
     if left_out:
-        items = "".join(f"<li>{name}: {escape(why)}</li>" for name, why in left_out.items())
+        items = "".join(
+            f"<li>{name}: {escape(why.removeprefix(f'{name}: '))}</li>"
+            for name, why in left_out.items()
+        )
         yield "left-out", "Left out", f'<ul class="notes">{items}</ul>'
 
 
