@@ -205,18 +205,33 @@ def test_help_needs_neither_torch_nor_transformers():
     code = (
         "import sys; from dspt.cli import app; sys.argv = ['dspt', 'train', '--help']\n"
         "try: app()\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'sklearn', 'matplotlib', 'numpy', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--noise" in done.stdout
 
 
-def test_every_command_has_examples_in_its_help(dspt):
-    for command in ("train", "eval", "predict", "zeroshot", "demo"):
-        status, output, _ = dspt(command, "--help")
+def test_every_command_has_examples_in_its_help_each_on_a_line(dspt):
+    def commands(*name):
+        listed = dspt(*name, "--help")[1].split("Commands:\n")[1].splitlines()
+        return [(*name, line.split()[0]) for line in listed]
+
+    for command in [*commands(), *commands("data")]:
+        if command == ("data",):
+            continue
+        status, output, _ = dspt(*command, "--help")
         assert status == 0
-        assert f"dspt {command}" in output.split("Examples:")[1]
+        name = " ".join(command)
+        lines = output.split("Examples:\n")[1].split("\n\n")[0].splitlines()
+        assert any(line.startswith(f"    dspt {name}") for line in lines), output
+        assert all(line.startswith("    dspt ") for line in lines), output
+
+
+def test_the_list_of_commands_has_whole_sentences(dspt):
+    for group in ((), ("data",)):
+        listed = dspt(*group, "--help")[1].split("Commands:\n")[1].splitlines()
+        assert all(line.endswith(".") and not line.endswith("...") for line in listed), listed
 
 
 def test_methods_are_listed_with_formula_defaults_and_source(dspt):

@@ -22,8 +22,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # drawing the help with rich takes longer than all else that it does
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 Data = Annotated[

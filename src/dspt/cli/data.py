@@ -16,11 +16,11 @@ app.add_typer(data_app, name="data")
 
 @data_app.command(name="list")
 def list_data(json_output: Json = False) -> None:
-    """List the datasets that are known by name: sizes, template, licence, where they come from.
+    """List the datasets known by name. Sizes, template, licence, where they come from.
 
+    \b
     Examples:
-
-        dspt data list
+      dspt data list
     """
     from dspt.check import table
 
@@ -52,13 +52,12 @@ def check_data(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what of a dataset is there, what is missing and what is broken. Exit status 1 if it is not complete.
+    """Tell what is there of a dataset, what is missing or broken. Exit status 1 if it is not complete.
 
+    \b
     Examples:
-
-        dspt data check oxford_pets --root datasets/
-
-        dspt data check food101 --root datasets/ --no-decode --json
+      dspt data check oxford_pets --root datasets/
+      dspt data check food101 --root datasets/ --no-decode --json
     """
     from dspt import check
     from dspt.data import cifar
@@ -95,13 +94,12 @@ def prepare_data(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the images of UCF101: the middle frame of every video. Goes on where it was stopped.
+    """Make the images of UCF101, the middle frame of every video. Goes on where it was stopped.
 
+    \b
     Examples:
-
-        dspt data prepare ucf101 --root datasets/
-
-        dspt data prepare ucf101 --root datasets/ --videos ~/downloads/UCF-101
+      dspt data prepare ucf101 --root datasets/
+      dspt data prepare ucf101 --root datasets/ --videos ~/downloads/UCF-101
     """
     from dspt.data import coop, midframes
 
@@ -122,11 +120,11 @@ def prepare_data(
 def export_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
 ) -> None:
-    """Write the embedded images as class folders of PNG files, to try things out on real files.
+    """Write the embedded images as class folders of PNG files. To try things out on real files.
 
+    \b
     Examples:
-
-        dspt data export photos
+      dspt data export photos
     """
     from dspt.data import open_dataset
     from dspt.data.folder import write_image_folder

@@ -39,11 +39,11 @@ Where = Annotated[
 
 @app.command(name="experiments")
 def list_experiments(json_output: Json = False) -> None:
-    """List the experiments of the paper: tables and figures, and how many runs each is made of.
+    """List the experiments of the paper. Tables and figures, and how many runs each is made of.
 
+    \b
     Examples:
-
-        dspt experiments
+      dspt experiments
     """
     from dspt.experiments.catalogue import EXPERIMENTS
 
@@ -104,15 +104,12 @@ def reproduce(
 ) -> None:
     """Do the runs of an experiment of the paper. Runs that are done are not repeated; one that breaks stops no other.
 
+    \b
     Examples:
-
-        dspt reproduce main --root datasets/ --dry-run
-
-        dspt reproduce main --root datasets/ --only dataset=pets,method=dspt
-
-        dspt reproduce main --data embedded --epochs 5 --seeds 1
-
-        dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
+      dspt reproduce main --root datasets/ --dry-run
+      dspt reproduce main --root datasets/ --only dataset=pets,method=dspt
+      dspt reproduce main --data embedded --epochs 5 --seeds 1
+      dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
     from dspt.experiments import reproduce as engine
 
@@ -171,13 +168,12 @@ def table(
     out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Show a table of the paper, made from run folders: mean ± std over seeds, and the paper's own figures.
+    """Show a table of the paper, made from run folders. Mean ± std over seeds, and the paper's own figures.
 
+    \b
     Examples:
-
-        dspt table main
-
-        dspt table extreme --runs runs --format latex --out extreme.tex
+      dspt table main
+      dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import layout, tables
     from dspt.files import write_text
@@ -211,11 +207,10 @@ def figure(
 ) -> None:
     """Draw a figure of the paper from run folders, as PDF and PNG.
 
+    \b
     Examples:
-
-        dspt figure accuracy-vs-noise
-
-        dspt figure loss-curves --runs runs --out paper/figures
+      dspt figure accuracy-vs-noise
+      dspt figure loss-curves --runs runs --out paper/figures
     """
     from dspt.experiments import figures
 
@@ -232,13 +227,12 @@ def report(
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
     json_output: Json = False,
 ) -> None:
-    """Write one self-contained HTML page with everything that was run: tables, figures, runs, versions.
+    """Write one HTML page with everything that was run. Self-contained: tables, figures, runs, versions.
 
+    \b
     Examples:
-
-        dspt report
-
-        dspt report --runs runs --out results.html
+      dspt report
+      dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
 

@@ -51,19 +51,15 @@ def train(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn a prompt from labelled images, some of whose labels may be wrong.
+    """Learn a prompt from images whose labels may be wrong.
 
+    \b
     Examples:
-
-        dspt train photos/ --model openai/clip-vit-base-patch16 --out runs/photos
-
-        dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
-
-        dspt train photos.csv --model openai/clip-vit-base-patch16 --skip-bad
-
-        dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
-
-        dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
+      dspt train photos/ --model openai/clip-vit-base-patch16 --out runs/photos
+      dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
+      dspt train photos.csv --model openai/clip-vit-base-patch16 --skip-bad
+      dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
+      dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
     from dspt.data import open_dataset
     from dspt.pipeline import run
@@ -103,13 +99,12 @@ def scratch(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a ResNet from scratch on small images, without CLIP: what a loss does without prior knowledge.
+    """Train a ResNet from scratch, without CLIP. Shows what a loss does without prior knowledge.
 
+    \b
     Examples:
-
-        dspt scratch cifar10 --root datasets/ --method gce --noise sym:0.5
-
-        dspt scratch cifar10 --root datasets/ --stem cifar --limit 500 --epochs 20 --json
+      dspt scratch cifar10 --root datasets/ --method gce --noise sym:0.5
+      dspt scratch cifar10 --root datasets/ --stem cifar --limit 500 --epochs 20 --json
     """
     from dspt.data import open_dataset
     from dspt.scratch import run
@@ -139,15 +134,13 @@ def zeroshot(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how well CLIP does on the test set without any training.
+    """Tell how well CLIP does on the test set without training.
 
+    \b
     Examples:
-
-        dspt zeroshot photos/ --model openai/clip-vit-base-patch16
-
-        dspt zeroshot embedded --template "a picture of a {}." --json
-
-        dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
+      dspt zeroshot photos/ --model openai/clip-vit-base-patch16
+      dspt zeroshot embedded --template "a picture of a {}." --json
+      dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
     """
     from dspt import evaluate
     from dspt.data import open_dataset
@@ -176,13 +169,12 @@ def evaluate_run(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how well a learnt prompt does on the test set of DATA, class by class.
+    """Tell how well a learnt prompt does on a test set, by class.
 
+    \b
     Examples:
-
-        dspt eval runs/photos photos/
-
-        dspt eval runs/photos other_photos/ --json
+      dspt eval runs/photos photos/
+      dspt eval runs/photos other_photos/ --json
     """
     from dspt import evaluate
     from dspt.data import open_dataset
@@ -213,11 +205,10 @@ def predict(
 ) -> None:
     """Name the class of images.
 
+    \b
     Examples:
-
-        dspt predict runs/photos new.jpg
-
-        dspt predict runs/photos inbox/ --top 3 --json
+      dspt predict runs/photos new.jpg
+      dspt predict runs/photos inbox/ --top 3 --json
     """
     from dspt import evaluate
 
@@ -240,13 +231,12 @@ def demo(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what wrong labels do to CLIP, on the embedded model and images. No network, a minute.
+    """Show what wrong labels do to CLIP, in a minute. Embedded model and images, no network.
 
+    \b
     Examples:
-
-        dspt demo
-
-        dspt demo --seed 2 --out demo-2 --json
+      dspt demo
+      dspt demo --seed 2 --out demo-2 --json
     """
     from dspt.demo import NOISES, run_demo
 
@@ -288,15 +278,13 @@ def make_noise(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make wrong labels for DATA: a label file, and a picture of what was taken for what.
+    """Make wrong labels. Writes a label file for DATA, and a picture of what was taken for what.
 
+    \b
     Examples:
-
-        dspt noise embedded --noise pair:0.4 --out labels.csv
-
-        dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
-
-        dspt train photos/ --noise file:labels.npy
+      dspt noise embedded --noise pair:0.4 --out labels.csv
+      dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
+      dspt train photos/ --noise file:labels.npy
     """
     from dspt.confusion import mislabel
     from dspt.data import open_dataset
@@ -319,13 +307,12 @@ def make_noise(
 
 @app.command(name="methods")
 def list_methods(json_output: Json = False) -> None:
-    """List the methods: formula, hyper-parameters with their defaults, where each comes from.
+    """List the methods. Formula, hyper-parameters with their defaults, where each comes from.
 
+    \b
     Examples:
-
-        dspt methods
-
-        dspt train embedded --method gce --option q=0.5
+      dspt methods
+      dspt train embedded --method gce --option q=0.5
     """
     from dspt.methods import describe
 
@@ -351,15 +338,14 @@ def bench(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure how fast this machine is: training steps against the reference way, encoding, memory, start-up.
+    """Measure how fast this machine is. Training steps against the reference way, encoding, memory, start-up.
 
     Everything is a ratio, measured side by side. The whole of it takes about 45 minutes on two cores.
 
+    \b
     Examples:
-
-        dspt bench --quick
-
-        dspt bench --picture bench.png --json
+      dspt bench --quick
+      dspt bench --picture bench.png --json
     """
     from dspt.bench import report, run_bench
 
