@@ -245,10 +245,11 @@ def test_methods_are_listed_with_formula_defaults_and_source(dspt):
     assert all(f"\n{name} " in f"\n{output}" for name in rows)
 
 
-def test_training_does_not_wait_for_torchs_compiler(tmp_path):
+def test_training_on_features_does_not_wait_for_torchs_compiler(clip, data, tmp_path):
+    arguments = ["dspt", "train", data, "--model", clip, "--epochs", "1", "-q"]
     code = (
         "import sys; from dspt.cli import app\n"
-        f"sys.argv = ['dspt', 'train', 'embedded', '--epochs', '1', '--out', {str(tmp_path / 'run')!r}, '-q']\n"
+        f"sys.argv = {[*arguments, '--out', str(tmp_path / 'run')]!r}\n"
         "try: app()\nexcept SystemExit: pass\n"
         "assert not {'torch._dynamo', 'sympy', 'transformers'} & set(sys.modules)"
     )

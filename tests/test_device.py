@@ -10,20 +10,25 @@ import pytest
 import torch
 from checkpoints import tiny_clip
 from problems import NAMES, features
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dspt import learners, losses, train
 from dspt.backbone.checkpoint import open_checkpoint
+from dspt.backbone.image import ImageTower
 from dspt.backbone.text import TextTower
 from dspt.config import Config
+from dspt.device import sent
 from dspt.errors import InputError
 from dspt.methods import METHODS
 from dspt.methods.method import LossMethod
 from dspt.pipeline import open_text_tower
 from dspt.sgd import SGD
 
-# What copies a value from the device to the host, and so waits for all that was asked of it.
+# What copies a value from the device to the host, and so waits for all that was asked of it: as operations, and as
+# the methods of a tensor that on a CPU dispatch none.
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
+ASKS = {"cpu", "numpy", "__array__", "tolist", "item", "__bool__", "__int__", "__float__"}
 
 # Methods that look at the logits of all samples do so before the first step; a loss alone never does.
 LOSSES_ALONE = [name for name, method in METHODS.items() if issubclass(method, LossMethod)]
@@ -49,24 +54,75 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         self.count += any(word in str(operation) for word in WAITS)
+        # a mask's rows are counted before they can be taken
+        self.count += any(
+            index.dtype == torch.bool
+            for indices in args[1:2]
+            if "index" in str(operation) and isinstance(indices, (list, tuple))
+            for index in indices
+            if index is not None
+        )
         return operation(*args, **(kwargs or {}))
 
 
-def test_a_wait_would_be_counted():
-    with Waits() as waits:
-        torch.ones(3).sum().item()
-    assert waits.count == 1
+class Asks(TorchFunctionMode):
+    """Counts the methods that give a tensor's values to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in ASKS
+        return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("learner", ["prompt", "prototypes"])
-@pytest.mark.parametrize("method", TRAINED)
-def test_no_step_makes_the_host_wait(checkpoint, method, learner):
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.cpu(),
+        lambda x: x.numpy(),
+        lambda x: x.tolist(),
+        lambda x: float(x.sum()),
+        lambda x: x.any() or None,
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+    ],
+)
+def test_a_wait_would_be_counted(wait):
+    with Waits() as waits, Asks() as asks:
+        wait(torch.ones(3))
+    assert waits.count + asks.count >= 1
+
+
+def test_work_alone_is_not_counted():
+    with Waits() as waits, Asks() as asks:
+        x = torch.ones(3).softmax(0)[torch.tensor([0, 2])]
+        x.sum().add(1)
+    assert waits.count + asks.count == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "learner", "memory_limit"),
+    [
+        *((method, "prompt", 2**31) for method in TRAINED),
+        ("coop", "prompt", 1),  # chunks that are computed twice
+        ("coop", "prototypes", 2**31),
+        ("coop", "cocoop", 2**31),
+    ],
+)
+def test_no_step_makes_the_host_wait(checkpoint, method, learner, memory_limit):
     config = Config(method=method, learner=learner, epochs=1, batch_size=4)
-    made = learners.make(NAMES, config, TextTower(checkpoint))
+    made = learners.make(NAMES, config, TextTower(checkpoint, memory_limit=memory_limit))
     seen = []
-    with Waits() as waits:
+    with Waits() as waits, Asks() as asks:
         steps = train.fit(
-            problem(), config, made, train.start(made), lambda *_: seen.append(waits.count)
+            problem(),
+            config,
+            made,
+            train.start(made),
+            lambda *_: seen.append(waits.count + asks.count),
         )
         next(steps)
     assert len(seen) >= 3
@@ -113,8 +169,26 @@ def test_batches_go_to_a_gpu_through_pinned_memory_and_nobody_waits(monkeypatch)
             return device.type, self.pinned, non_blocking
 
     monkeypatch.setattr(torch, "from_numpy", lambda values: Host())
-    assert train._sent(np.arange(3), torch.device("cuda")) == ("cuda", True, True)
-    assert train._sent(np.arange(3), torch.device("cpu")) == ("cpu", False, False)
+    assert sent(np.arange(3), torch.device("cuda")) == ("cuda", True, True)
+    assert sent(np.arange(3), torch.device("cpu")) == ("cpu", False, False)
+
+
+def test_the_image_tower_runs_without_values(tmp_path):
+    """From bytes to features, in both precisions, with nothing but the pixels coming from the host."""
+    for dtype in ("float32", "bfloat16"):
+        tower = ImageTower(open_checkpoint(tiny_clip(tmp_path / dtype)), "meta", dtype)
+        side = tower.preprocessing.crop
+        pixels = sent(np.zeros((2, side, side, 3), np.uint8), "meta")
+        features = tower.features(pixels)
+        assert features.device.type == "meta"
+        assert features.dtype == torch.float32
+        assert features.shape == (2, 16)
+
+
+def test_a_memory_map_is_placed_without_a_warning(tmp_path, recwarn):
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    train._placed(np.load(tmp_path / "x.npy", mmap_mode="r"), torch.device("meta"))
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("views", [0, 3])

@@ -16,10 +16,11 @@ from dspt import learners, methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config, from_dict
+from dspt.device import find_device
 from dspt.errors import InputError
 from dspt.features import embed
 from dspt.files import write_json
-from dspt.pipeline import Encoder, epoch_text, find_device, image_features, open_text_tower
+from dspt.pipeline import Encoder, epoch_text, image_features, open_text_tower
 from dspt.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, environment
 

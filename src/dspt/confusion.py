@@ -18,7 +18,6 @@ from dspt.progress import Reporter
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
 MOST_DRAWN = 500
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 def mislabel(
@@ -36,8 +35,7 @@ def mislabel(
     picture = picture or out.with_suffix(".png")
     if out.suffix.lower() not in (".csv", ".npy"):
         raise InputError(f"{out}: expected a .csv or .npy file for the labels")
-    if picture.suffix.lower() not in _PICTURES:
-        raise InputError(f"{picture}: expected a {', '.join(_PICTURES)} file for the picture")
+    plots.check_path(picture)
     true, names = dataset.train.best_labels, dataset.class_names
     say_notes(dataset, reporter)
     encoder = None

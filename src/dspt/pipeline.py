@@ -17,6 +17,7 @@ from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.data import Dataset, Split, few_shot, open_dataset
+from dspt.device import find_device
 from dspt.errors import Fault, InputError
 from dspt.files import uninterrupted
 from dspt.progress import Reporter
@@ -239,19 +240,6 @@ def _device_for(config: Config) -> torch.device:
             f"precision {config.precision}: it is for GPUs; on the CPU leave --precision out"
         )
     return device
-
-
-def find_device(name: str) -> torch.device:
-    """Return the device to compute on; "auto" is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device {name!r}: not known; give auto, cpu or cuda") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!r}: torch sees no GPU here; give cpu")
-    return found
 
 
 def encode_problem(dataset: Dataset, given: np.ndarray, encoder: Encoder) -> train.Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dspt.errors import InputError
 from dspt.files import replacing
+
+FORMATS = (".png", ".pdf", ".svg")
 
 # Okabe and Ito's palette. In grey its colours are alike, so each method has its own line and marker.
 # MAE and DSPT are often one: dashes and open markers lie on top of solid ones, and both are seen.
@@ -234,9 +238,17 @@ def epochs_axis(axis: Any) -> None:
     axis.set_xlabel("epoch")
 
 
+def check_path(path: Path) -> None:
+    """Raise `InputError`, before any work, if no picture can be written there."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: expected a {', '.join(FORMATS)} file for the picture")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"{path}: its folder cannot be written to; give another name")
+
+
 def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
     """Write the figure in the format its suffix says; the same figure gives the same bytes."""
-    kind = path.suffix.removeprefix(".")
+    kind = path.suffix.lower().removeprefix(".")
     metadata = {"CreationDate": None} if kind == "pdf" else None
     with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata, **options)

@@ -19,6 +19,7 @@ from torch import Tensor
 from dspt import methods
 from dspt.backbone.text import TextTower
 from dspt.config import Config
+from dspt.device import sent
 from dspt.errors import InputError
 from dspt.learners import Classify, Learner, Parameters, by_prototypes
 from dspt.methods.method import Epoch, Mix
@@ -136,7 +137,7 @@ def fit(
                     features = _blend(features, images, phase.mix, rows)
                 logits = learner.logits(features, learnt)
                 logits.retain_grad()
-                loss = phase.loss(logits, phase.targets[_sent(rows, device)])
+                loss = phase.loss(logits, phase.targets[sent(rows, device)])
                 loss.mean().backward()
                 optimizer.step(rate)
                 done += 1
@@ -232,7 +233,8 @@ def _placed(train_x: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
     """The features where steps read them: on a GPU as a whole if they are small enough, else where they are."""
     if device.type == "cpu" or train_x.nbytes > _RESIDENT:
         return train_x
-    return torch.from_numpy(np.ascontiguousarray(train_x)).to(device)
+    # a copy, because a memory-mapped row must not be handed to torch as if it could be written
+    return sent(np.array(train_x), device)
 
 
 def _one_view(train_x: np.ndarray | Tensor, stream: Stream, device: torch.device) -> Images:
@@ -242,30 +244,22 @@ def _one_view(train_x: np.ndarray | Tensor, stream: Stream, device: torch.device
     def images(rows: np.ndarray) -> Tensor:
         if isinstance(train_x, Tensor):
             where = (rows,) if chosen is None else (rows, chosen[rows])
-            return train_x[tuple(_sent(index, device) for index in where)]
-        return _sent(train_x[rows] if chosen is None else train_x[rows, chosen[rows]], device)
+            return train_x[tuple(sent(index, device) for index in where)]
+        return sent(train_x[rows] if chosen is None else train_x[rows, chosen[rows]], device)
 
     return images
 
 
-def _sent(values: np.ndarray, device: torch.device) -> Tensor:
-    """The values on the device. The host does not wait for a GPU to take them: they go through pinned memory."""
-    tensor = torch.from_numpy(values)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
-
-
 def _blend(features: Tensor, images: Images, mix: Mix, rows: np.ndarray) -> Tensor:
     """Features blended with those of their partners, brought back to length 1."""
-    weights = mix.weights[_sent(rows, mix.weights.device)].to(features)[:, None]
+    weights = mix.weights[sent(rows, mix.weights.device)].to(features)[:, None]
     partners = images(mix.partners[rows])
     return torch.nn.functional.normalize(weights * features + (1 - weights) * partners, dim=1)
 
 
 def _logits(features: np.ndarray, classify: Classify) -> Iterator[Tensor]:
     for first in range(0, len(features), _ROWS):
-        # a copy, because a memory-mapped row must not be handed to torch as if it could be written
+        # a copy: see _placed
         yield classify(torch.from_numpy(np.array(features[first : first + _ROWS], np.float32)))
 
 

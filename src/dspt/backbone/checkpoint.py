@@ -67,7 +67,9 @@ class Checkpoint:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what the checkpoint computes: configuration, weights and preprocessing, not its path."""
-        digest = hashlib.blake2b(digest_size=16)
+        digest = (
+            hashlib.sha256()
+        )  # processors have instructions for it: half a second less than others
         described = ["config.json", "preprocessor_config.json", "processor_config.json"]
         for file in [*(self.folder / name for name in described), *self.weight_files]:
             if file.exists():
@@ -75,7 +77,7 @@ class Checkpoint:
                 with open(file, "rb") as stream:
                     while block := stream.read(1 << 20):
                         digest.update(block)
-        return digest.hexdigest()
+        return digest.hexdigest()[:32]
 
     def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
         """The weights whose names start with one of `prefixes`, in fp32."""

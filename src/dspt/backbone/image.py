@@ -147,8 +147,9 @@ class Preprocessing:
         Done where the tower runs: bytes are a quarter of the way from a process or to a GPU.
         """
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
-        mean, std = (scaled.new_tensor(of)[:, None, None] for of in (self.mean, self.std))
-        return (scaled - mean) / std
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            scaled[:, channel].sub_(mean).div_(std)
+        return scaled
 
 
 def open_image(item: Any, name: str = "image") -> Image.Image:
@@ -280,12 +281,18 @@ class ImageTower:
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """Return the features [B, D], float32 and of length 1, of views uint8 [B, S, S, 3]."""
+        from dspt.device import sent
+
+        return self.features(sent(pixels, self.device)).cpu().numpy()
+
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the same of views that are on the device; the result stays there, and nobody waits for it."""
         import torch
 
         with torch.inference_mode():
-            batch = self.preprocessing.normalised(torch.as_tensor(pixels).to(self.device))
-            features = self._run(pixel_values=batch.to(self._model.dtype)).image_embeds.float()
-            return torch.nn.functional.normalize(features, dim=-1).cpu().numpy()
+            batch = self.preprocessing.normalised(pixels).to(self._model.dtype)
+            features = self._run(pixel_values=batch).image_embeds.float()
+            return torch.nn.functional.normalize(features, dim=-1)
 
     def batch_size(self, memory: int | None = None) -> int:
         """Return how many views to encode at once: a power of two whose activations fit.

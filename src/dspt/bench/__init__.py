@@ -34,14 +34,16 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
         "startup": started,
     }
     if quick:
-        result["step"] = steps.measure("vit-b-16", [cases["10"], cases["100"]], 1, reporter, 20)
-        result["encode"] = encoding.encoding(1, 8, reporter)
+        result["step"] = steps.measure(
+            "vit-b-16", [cases["10"], cases["100"]], 1, reporter, reference_classes=20
+        )
+        result["encode"] = encoding.measure(1, 8, reporter)
         result["memory"] = memory.measure([cases["100"]], reporter, reference=False)
         result["epochs"] = epochs.measure([10**3, 10**4], 3, reporter)
     else:
         result["step"] = steps.measure("vit-b-16", list(cases.values()), 5, reporter)
         result["step_vit_l14"] = steps.measure("vit-l-14", list(cases.values()), 3, reporter)
-        result["encode"] = encoding.encoding(5, 64, reporter)
+        result["encode"] = encoding.measure(5, 64, reporter)
         result["memory"] = memory.measure(list(cases.values()), reporter)
         result["memory"] |= memory.measure([memory.MANY], reporter, reference=False)
         result["epochs"] = epochs.measure([10**4, 10**5, 10**6], 3, reporter)

@@ -24,11 +24,12 @@ from dspt.seeds import Stream
 WIDTH, HEIGHT = 500, 375
 
 
-def encoding(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
+def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
     """Return images/s of the tower alone and from files, and the fraction that is reached."""
     tower = vit_b16()
-    pixels = (Stream(0, "bench", "pixels").uniform(images * 224 * 224 * 3) * 256).astype(np.uint8)
-    views = pixels.reshape(images, 224, 224, 3)
+    side = tower.preprocessing.crop
+    pixels = (Stream(0, "bench", "pixels").uniform(images * side * side * 3) * 256).astype(np.uint8)
+    views = pixels.reshape(images, side, side, 3)
     size = tower.batch_size()
 
     def alone() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -19,33 +21,53 @@ CLASSES = tuple(
     for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 )
 
-# Larger than the recipe's, so that a sample's share of the text tower is small, and what else it costs would show.
+# Larger than the recipe's, so that a sample's share of the text tower is small.
 BATCH = 256
+
+# Prototypes run no tower, so that what else a sample costs shows.
+LEARNERS = ("prompt", "prototypes")
 
 
 def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, dict[str, float]]:
-    """Return seconds of an epoch, epochs/s and microseconds a sample, by number of samples, measured in turn."""
-    config = Config(model="embedded", epochs=1, batch_size=BATCH)
-    tower = open_text_tower(config)
-    learner = learners.make(CLASSES, config, tower)
-    seconds: dict[int, list[float]] = {n: [] for n in sizes}
-    x = Stream(0, "bench", "features").uniform(max(sizes) * tower.feature_dim).astype(np.float32)
-    x = x.reshape(max(sizes), -1) - 0.5
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    """Return, by number of samples, epochs/s and microseconds a sample of each learner, measured in turn."""
+    configs = {
+        name: Config(model="embedded", learner=name, epochs=1, batch_size=BATCH, device="cpu")
+        for name in LEARNERS
+    }
+    tower = open_text_tower(configs["prompt"])
+    made = {name: learners.make(CLASSES, config, tower) for name, config in configs.items()}
+    runs = list(product(LEARNERS, sizes))
+    seconds: dict[tuple[str, int], list[float]] = {run: [] for run in runs}
 
-    def epoch(n: int) -> float:
+    def epoch(name: str, n: int) -> float:
         problem = train.Problem(CLASSES, x[:n], np.arange(n) % len(CLASSES))
         started = time.perf_counter()
-        list(train.fit(problem, config, learner, train.start(learner)))
+        list(train.fit(problem, configs[name], made[name], train.start(made[name])))
         return time.perf_counter() - started
 
-    epoch(min(sizes))  # warms up
-    with reporter.task("epochs", rounds * len(sizes)) as update:
-        for _ in range(rounds):
-            for n in sizes:
-                seconds[n].append(epoch(n))
-                update(sum(map(len, seconds.values())), "")
-    return {str(n): _summary(n, measured) for n, measured in seconds.items()}
+    with (
+        tempfile.TemporaryFile() as file,
+        reporter.task("epochs", rounds * len(runs)) as update,
+    ):
+        x = np.memmap(
+            file, np.float32, shape=(max(sizes), tower.feature_dim)
+        )  # as stores give them
+        x[:] = Stream(0, "bench", "features").uniform(x.size).reshape(x.shape) - 0.5
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        for name in LEARNERS:
+            epoch(name, min(sizes))  # warms up
+        for number in range(rounds):
+            for place, run in enumerate(runs):
+                seconds[run].append(epoch(*run))
+                update(number * len(runs) + place + 1, "")
+    return {
+        str(n): {
+            f"{name}_{key}": value
+            for name in LEARNERS
+            for key, value in _summary(n, seconds[name, n]).items()
+        }
+        for n in sizes
+    }
 
 
 def _summary(n: int, seconds: list[float]) -> dict[str, float]:

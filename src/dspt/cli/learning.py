@@ -331,7 +331,7 @@ def list_methods(json_output: Json = False) -> None:
 
 @app.command()
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="About a minute, less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="In a minute, less exact.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")
     ] = None,
@@ -340,7 +340,7 @@ def bench(
 ) -> None:
     """Measure how fast this machine is. Training steps against the reference way, encoding, memory, start-up.
 
-    Everything is a ratio, measured side by side. The whole of it takes about 45 minutes on two cores.
+    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores.
 
     \b
     Examples:
@@ -348,14 +348,16 @@ def bench(
       dspt bench --picture bench.png --json
     """
     from dspt.bench import report, run_bench
+    from dspt.plots import check_path
 
+    if picture is not None:
+        check_path(picture)
     result = run_bench(quick, reporter(quiet))
+    if json_output:
+        print_json(result)
+    else:
+        print(*report.lines(result), sep="\n")
     if picture is not None:
         with writing(picture):
             report.draw(result, picture)
-    if json_output:
-        print_json(result)
-        return
-    print(*report.lines(result), sep="\n")
-    if picture is not None:
-        print(picture)
+        reporter(quiet).say(str(picture))

@@ -117,7 +117,7 @@ def _prompt_steps(config: Config, dataset: Dataset, labels: np.ndarray, on_step:
 def _network_steps(
     config: ScratchConfig, dataset: Dataset, labels: np.ndarray, on_step: Any
 ) -> None:
-    from dspt.pipeline import find_device
+    from dspt.device import find_device
     from dspt.scratch import loop, pixels
     from dspt.train import Problem
 

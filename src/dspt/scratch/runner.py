@@ -10,8 +10,9 @@ import numpy as np
 
 from dspt import noise
 from dspt.data import Dataset, few_shot, open_dataset
+from dspt.device import find_device
 from dspt.errors import InputError
-from dspt.pipeline import find_device, fingerprint, given_labels, resumed, say_notes
+from dspt.pipeline import fingerprint, given_labels, resumed, say_notes
 from dspt.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, safe_name
 from dspt.scratch import loop, pixels
