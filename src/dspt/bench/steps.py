@@ -39,8 +39,8 @@ SIZES: dict[str, dict[str, int]] = {
 CONTEXT, LENGTH, BATCH = 16, 77, 32
 START, END = 49406, 49407
 
-# The reference is measured with so many classes at most, all at once as CoOp does, and scaled beyond: its operations are
-# the same for each, and with more its memory would outgrow a laptop's. That is to its advantage.
+# The reference is measured with so many classes at most, all at once as CoOp does, and scaled beyond: its operations
+# are the same for each, and with more its memory would outgrow a laptop's. That is to its advantage.
 REFERENCE_CLASSES = 100
 
 # A short step of ours is measured this often, with the products alone in between, for each of the reference.

@@ -340,7 +340,7 @@ def bench(
 ) -> None:
     """Measure how fast this machine is. Training steps against the reference way, encoding, memory, start-up.
 
-    Ratios come from measurements side by side, in turn. The whole of it takes half an hour on two cores.
+    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores.
 
     \b
     Examples:
