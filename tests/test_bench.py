@@ -212,7 +212,7 @@ def test_the_figures_are_printed_though_the_picture_fails(tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_twenty_one_thousand_classes_train_within_4_gib():
-    """ViT-B/16's real size: about three minutes."""
+    """ViT-B/16's real size: about six minutes."""
     found = memory.measure([memory.MANY], QUIET, reference=False)
     assert found["21000"]["ours_peak_mib"] < 4096
 
