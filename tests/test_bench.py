@@ -191,8 +191,9 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     assert "0.95" in text
 
 
-@pytest.mark.parametrize("name", ["bench.txt", "bench", "missing/bench.png"])
+@pytest.mark.parametrize("name", ["bench.txt", "bench", "file/bench.png", "file/in/bench.png"])
 def test_a_picture_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch, name):
+    (tmp_path / "file").touch()
     monkeypatch.setattr("dspt.bench.run_bench", lambda *_: pytest.fail("it went to work"))
     result = CliRunner().invoke(app, ["bench", "--quick", "--picture", str(tmp_path / name)])
     assert isinstance(result.exception, InputError)

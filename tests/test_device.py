@@ -174,7 +174,7 @@ def test_batches_go_to_a_gpu_through_pinned_memory_and_nobody_waits(monkeypatch)
 
 
 def test_the_image_tower_runs_without_values(tmp_path):
-    """From bytes to features, in both precisions, with nothing but the pixels coming from the host."""
+    """From bytes to features, in both precisions; that constants come from the host would not be seen here."""
     for dtype in ("float32", "bfloat16"):
         tower = ImageTower(open_checkpoint(tiny_clip(tmp_path / dtype)), "meta", dtype)
         side = tower.preprocessing.crop

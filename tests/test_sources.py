@@ -276,10 +276,11 @@ class TestNoise:
         ]
         assert losses[0] == losses[1]
 
-    def test_none_writes_the_labels_as_they_come(self, dspt, tmp_path):
+    def test_none_writes_the_labels_as_they_come_and_makes_the_folder(self, dspt, tmp_path):
         source = manifest(tmp_path)
-        assert dspt("noise", source, "--noise", "none", "--out", "given.csv", "-q")[0] == 0
-        given = noise.read_labels("given.csv", 3, 24)
+        assert dspt("noise", source, "--noise", "none", "--out", "new/given.csv", "-q")[0] == 0
+        assert (tmp_path / "new/given.png").exists()
+        given = noise.read_labels("new/given.csv", 3, 24)
         np.testing.assert_array_equal(given, open_dataset(source).train.labels)
 
     def test_of_instances_looks_at_the_features_of_the_images(self, text_tower, tmp_path):

@@ -242,7 +242,9 @@ def check_path(path: Path) -> None:
     """Raise `InputError`, before any work, if no picture can be written there."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: expected a {', '.join(FORMATS)} file for the picture")
-    if not os.access(path.absolute().parent, os.W_OK):
+    # folders that are not there yet are made in the nearest one that is
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
         raise InputError(f"{path}: its folder cannot be written to; give another name")
 
 
