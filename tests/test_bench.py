@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -129,6 +131,19 @@ def test_memory_is_measured_in_a_process_of_its_own():
     assert found["reference_mib"] > 3 * 60 * 77 * 64 * 4 / 2**20
     assert 0 < found["ours_mib"] < found["reference_mib"]
     assert found["ours_peak_mib"] > 100
+
+
+@pytest.mark.skipif(not memory._COUNT_ANEW.exists(), reason="measured on Linux alone")
+def test_memory_that_was_taken_before_training_does_not_hide_its_own():
+    program = (
+        "import numpy as np; taken = np.ones(200_000_000); del taken\n"
+        "from dspt.bench.memory import short_training; from dspt.bench.steps import Case\n"
+    )
+    case = steps.Case("60", 60, {4: 60})
+    with steps.random_text_tower("vit-b-16") as checkpoint:
+        program += f"short_training({case!r}, 'ours', {str(checkpoint.folder)!r})"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert json.loads(done.stdout)["ours_mib"] > 1
 
 
 def test_memory_is_not_measured_where_a_peak_cannot_be_counted_anew(monkeypatch, tmp_path):
