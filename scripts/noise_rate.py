@@ -1,6 +1,6 @@
 """How well the noise rate is estimated: `python scripts/noise_rate.py DATA --model MODEL [--blur 0.1]`.
 
-For each noise, the estimate of `dspt.noiserate` from the zero-shot prediction, against the truth. `--blur` adds
+For each noise, the estimate of `dspt.posterior` from the zero-shot prediction, against the truth. `--blur` adds
 Gaussian noise of that size to the image features, so that zero-shot becomes worse: what is left of the estimate then?
 """
 
@@ -11,11 +11,12 @@ import argparse
 import numpy as np
 import torch
 
-from dspt import learners, noise, noiserate
+from dspt import learners, noise
 from dspt.config import Config
 from dspt.data import open_dataset
-from dspt.pipeline import Encoder, given_labels, open_text_tower
-from dspt.progress import Reporter
+from dspt.internal.progress import Reporter
+from dspt.posterior import noise_rate
+from dspt.workflows.train import Encoder, given_labels, open_text_tower
 
 NOISES = ("none", "sym:0.2", "sym:0.4", "sym:0.6", "sym:0.8", "pair:0.2", "pair:0.3", "pair:0.4")
 
@@ -46,7 +47,7 @@ def main() -> None:
     for spec in map(noise.parse, NOISES):
         given = [given_labels(dataset, spec, seed)[kept] for seed in asked.seeds]
         wrong = [100 * float((labels != true).mean()) for labels in given]
-        found = [noiserate.estimate(logits, torch.from_numpy(labels)) for labels in given]
+        found = [noise_rate.estimate(logits, torch.from_numpy(labels)) for labels in given]
         rates = [100 * one.rate for one in found]
         worst = max(abs(rate - truth) for rate, truth in zip(rates, wrong, strict=True))
         error = 100 * np.mean([one.error for one in found])

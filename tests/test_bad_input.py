@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dspt import cli, features, noise
+from dspt import cli, noise
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import BadImage, Preprocessing, open_image
 from dspt.config import Config
 from dspt.data import Dataset, open_dataset
-from dspt.decoding import Decoder, Look
-from dspt.errors import InputError
-from dspt.pipeline import Encoder, encode_problem
-from dspt.progress import Reporter
+from dspt.features.decoding import Decoder, Look
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
+from dspt.workflows.train import Encoder, encode_problem
 
 CLASSES = ("cat", "dog", "red_panda")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and modes of POSIX")
@@ -735,7 +735,9 @@ class TestManifests:
     ):
         file = table(tmp_path / "m.csv", [*rows, ("gone.png", "dog", split)])
         with monkeypatch.context() as patch:
-            patch.setattr(features, "ImageTower", lambda *a: pytest.fail("something was encoded"))
+            patch.setattr(
+                "dspt.features.encoder.ImageTower", lambda *a: pytest.fail("something was encoded")
+            )
             assert f"{tmp_path / 'gone.png'}: no such file" in refused(train(file))
         rows_left_out = skipped(train(file, "--skip-bad"))
         assert rows_left_out == [(split, str(tmp_path / "gone.png"), "no such file")]

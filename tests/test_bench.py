@@ -15,10 +15,10 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.backbone.prompt import initial_context
 from dspt.backbone.text import TextTower
-from dspt.bench import encoding, epochs, memory, report, startup, steps
+from dspt.bench import encoding, epochs, memory, startup, steps, summary
 from dspt.cli import app
-from dspt.errors import InputError
-from dspt.progress import Reporter
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
 
 QUIET = Reporter(silent=True)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 49408}
@@ -149,7 +149,7 @@ def test_memory_that_was_taken_before_training_does_not_hide_its_own():
 def test_memory_is_not_measured_where_a_peak_cannot_be_counted_anew(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_COUNT_ANEW", tmp_path / "none")
     assert memory.measure([CASE], QUIET) == {}
-    assert "Linux alone" in "\n".join(report._memory({}))
+    assert "Linux alone" in "\n".join(summary._memory({}))
 
 
 def test_encoding_is_measured_from_files_and_on_the_tower_alone(monkeypatch, tmp_path):
@@ -201,7 +201,7 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     assert found["run"]["ratio"] > 0
     assert found["memory"]["100"]["ours_mib"] == 1.0
     assert (tmp_path / "bench.png").stat().st_size > 5000
-    text = "\n".join(report.lines(found))
+    text = "\n".join(summary.lines(found))
     assert "one training step, ViT-B/16's text tower" in text
     assert "0.95" in text
 
@@ -220,7 +220,7 @@ def test_the_figures_are_printed_though_the_picture_fails(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("dspt.bench.run_bench", lambda *_: {"step": 1})
-    monkeypatch.setattr("dspt.bench.report.draw", full)
+    monkeypatch.setattr("dspt.bench.summary.draw", full)
     result = CliRunner().invoke(app, ["bench", "--json", "--picture", str(tmp_path / "bench.png")])
     assert json.loads(result.stdout) == {"step": 1}
     assert "No space left" in str(result.exception)

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from dspt.data import cifar, unpickle
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 TEN = replace(cifar.CIFAR10, train_size=10, test_size=3)
 HUNDRED = replace(cifar.CIFAR100, train_size=4, test_size=3)

@@ -15,8 +15,8 @@ from sklearn.model_selection import cross_val_score
 import dspt
 from dspt import PromptClassifier
 from dspt.config import Config
-from dspt.errors import InputError
-from dspt.pipeline import run
+from dspt.internal.errors import InputError
+from dspt.workflows.train import run
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dspt.data import Dataset, Split, embedded, open_dataset, write_image_folder
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 
 def images(root: Path, **counts: int) -> Path:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dspt import decoding
 from dspt.backbone.image import Preprocessing
-from dspt.decoding import Decoder, Look, ahead, use_processes
-from dspt.errors import InputError
+from dspt.features import decoding
+from dspt.features.decoding import Decoder, Look, ahead, use_processes
+from dspt.internal.errors import InputError
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ class TestDecoder:
         with Decoder(Look(Preprocessing(16, 16)), workers=1, processes=True) as decoder:
             list(decoder.views(paths, range(3)))
             loaded = decoder._pool(True).submit(_modules).result()
-        assert "dspt.decoding" in loaded
+        assert "dspt.features.decoding" in loaded
         assert "torch" not in loaded
 
     def test_a_script_without_a_main_guard_may_use_processes(self, paths, tmp_path):
         script = tmp_path / "script.txt"
         script.write_text(
             "import sys\nfrom dspt.backbone.image import Preprocessing\n"
-            "from dspt.decoding import Decoder, Look\nprint('begin')\n"
+            "from dspt.features.decoding import Decoder, Look\nprint('begin')\n"
             "with Decoder(Look(Preprocessing(16, 16)), 2, processes=True) as decoder:\n"
             "    print(len(list(decoder.views(sys.argv[1:], range(len(sys.argv) - 1)))))\n"
         )
@@ -79,7 +79,7 @@ class TestDecoder:
     def test_no_worker_outlives_a_killed_parent(self, paths, tmp_path):
         code = (
             "import sys, time\nfrom dspt.backbone.image import Preprocessing\n"
-            "from dspt.decoding import Decoder, Look\n"
+            "from dspt.features.decoding import Decoder, Look\n"
             "with Decoder(Look(Preprocessing(16, 16)), 2, processes=True) as decoder:\n"
             "    list(decoder.views(sys.argv[1:], range(8)))\n"
             "    print('ready', flush=True)\n    time.sleep(600)\n"

@@ -7,8 +7,8 @@ import pytest
 
 from dspt import cli
 from dspt.config import Config
-from dspt.demo import gradients, run_demo
-from dspt.progress import Reporter
+from dspt.internal.progress import Reporter
+from dspt.workflows.demo import gradients, run_demo
 
 
 @pytest.fixture

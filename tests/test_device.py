@@ -18,12 +18,12 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.backbone.text import TextTower
 from dspt.config import Config
-from dspt.device import sent
-from dspt.errors import InputError
+from dspt.internal.device import sent
+from dspt.internal.errors import InputError
 from dspt.methods import METHODS
 from dspt.methods.method import LossMethod
-from dspt.pipeline import open_text_tower
 from dspt.sgd import SGD
+from dspt.workflows.train import open_text_tower
 
 # What copies a value from the device to the host, and so waits for all that was asked of it: as operations, and as
 # the methods of a tensor that on a CPU dispatch none.

@@ -9,11 +9,13 @@ from problems import feature_file
 from typer.testing import CliRunner
 
 from dspt.cli import app
-from dspt.errors import InputError
-from dspt.experiments import catalogue, collect, estimate, paper, reproduce
+from dspt.engine import forecast as estimate
+from dspt.engine import local as reproduce
+from dspt.experiments import catalogue, collect, paper
 from dspt.experiments.catalogue import EXPERIMENTS, Setting
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
-from dspt.progress import Reporter
 
 QUIET = Reporter(silent=True)
 
@@ -177,7 +179,7 @@ class TestReproduce:
         assert "holiday.jpg" in line
 
     def test_a_fault_of_ours_costs_one_run_too(self, data, tmp_path, monkeypatch):
-        from dspt import pipeline
+        from dspt.workflows import train as pipeline
 
         right = pipeline.run
 

@@ -19,13 +19,13 @@ import pytest
 from checkpoints import tiny_clip
 from PIL import Image
 
-from dspt import contents, features
-from dspt import packs as store
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower, Preprocessing
-from dspt.errors import InputError
-from dspt.features import BadImages, embed, encode
-from dspt.seeds import Stream
+from dspt.features import BadImages, contents, embed, encode
+from dspt.features import encoder as features
+from dspt.features import packs as store
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 
 # Between the features of one image that were computed in different batches.
 ROUNDING = 1e-6

@@ -11,10 +11,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from dspt import plots
-from dspt.errors import InputError
 from dspt.experiments import figures
 from dspt.experiments.catalogue import EXPERIMENTS, get
 from dspt.experiments.collect import collect, find_runs
+from dspt.internal.errors import InputError
 
 FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
 STILL = {"epochs": 1, "lr": 0.0, "warmup_lr": 0.0}  # one epoch without updates

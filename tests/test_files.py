@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dspt.files import replacing, write_json, write_text
+from dspt.internal.files import replacing, write_json, write_text
 
 
 def test_what_was_written_takes_the_place_of_the_old(tmp_path: Path) -> None:

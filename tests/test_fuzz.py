@@ -221,8 +221,8 @@ def read_image(kind: str, file: Path) -> None:
 
 
 def read_table(kind: str, file: Path) -> None:
-    from dspt.data import coop, open_dataset
-    from dspt.labelfiles import read_labels
+    from dspt.data import nine, open_dataset
+    from dspt.noise.labelfiles import read_labels
 
     if kind.startswith("labels"):
         key = "#labels" if kind.endswith(("npz", "pt")) else ""
@@ -231,7 +231,7 @@ def read_table(kind: str, file: Path) -> None:
         assert 0 <= labels.min() <= labels.max() < 3
         return
     if kind.endswith("json"):
-        found = coop.list_images(coop.find("dtd"), file.parent.parent)
+        found = nine.list_images(nine.find("dtd"), file.parent.parent)
         assert all(
             0 <= label < len(found.class_names) and len(found.files[split]) == len(labels)
             for split, labels in found.labels.items()
@@ -273,7 +273,7 @@ def child(which: str) -> None:
 
 
 def outcome(read: Callable[[str, Path], None], kind: str, file: Path) -> str:
-    from dspt.errors import InputError
+    from dspt.internal.errors import InputError
 
     try:
         read(kind, file)

@@ -15,7 +15,7 @@ datasets = pytest.importorskip("datasets")
 
 from dspt.data import hub  # noqa: E402
 from dspt.data.dataset import Split, hold_out  # noqa: E402
-from dspt.errors import InputError  # noqa: E402
+from dspt.internal.errors import InputError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from dspt.backbone.image import (
     _random_box,
     open_image,
 )
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dspt import corrupt, noise
-from dspt.errors import InputError
-from dspt.instance import mistakes, rates
+from dspt.internal.errors import InputError
+from dspt.noise.instance import mistakes, rates
 
 
 def clusters(classes: int = 5, each: int = 3000, dim: int = 16) -> tuple[np.ndarray, np.ndarray]:

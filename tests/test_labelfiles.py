@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from dspt import labelfiles, noise
-from dspt.errors import InputError
+from dspt import noise
+from dspt.internal.errors import InputError
+from dspt.noise import labelfiles
 
 CLEAN = np.array([0, 1, 2, 3, 4, 0])
 WORSE = np.array([0, 2, 2, 4, 4, 1])

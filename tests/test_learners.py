@@ -11,10 +11,10 @@ from torch.testing import assert_close
 import dspt
 from dspt import learners, train
 from dspt.config import Config
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.learners import LEARNERS
 from dspt.noise import corrupt
-from dspt.pipeline import open_text_tower, run
+from dspt.workflows.train import open_text_tower, run
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp, softmax
 
 from dspt import losses
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 claim = settings(max_examples=40, derandomize=True, deadline=None)
 

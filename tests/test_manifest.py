@@ -13,7 +13,7 @@ import pytest
 
 from dspt.data import manifest
 from dspt.data.dataset import Dataset, Split, hold_out
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="there a backslash parts folders anyway")
 

@@ -15,12 +15,12 @@ from torch.testing import assert_close
 
 from dspt import learners, losses, methods, train
 from dspt.config import Config
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 from dspt.methods import METHODS, joapr, nlprompt
 from dspt.methods.method import Epoch
 from dspt.methods.nlprompt import transport
-from dspt.pipeline import open_text_tower, run
-from dspt.seeds import Stream
+from dspt.workflows.train import open_text_tower, run
 
 TRAINED = [name for name, method in METHODS.items() if method.trains]
 

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from dspt.data import midframes
-from dspt.data.coop import read
 from dspt.data.midframes import middle_frame, prepare_ucf101
-from dspt.errors import InputError
+from dspt.data.nine import read
+from dspt.internal.errors import InputError
 
 av = pytest.importorskip("av")
 

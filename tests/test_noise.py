@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dspt import noise
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 claim = settings(max_examples=60, derandomize=True, deadline=None)
 kinds = st.sampled_from(["symmetric", "pair"])
@@ -186,7 +186,9 @@ def test_bernoulli_noise_and_its_matrix_have_one_distribution(kind: str) -> None
 def test_the_first_and_the_last_word_give_classes_of_the_column(
     monkeypatch: pytest.MonkeyPatch, word: int, drawn: int
 ) -> None:
-    monkeypatch.setattr(noise.Stream, "raw", lambda self, n: np.full(n, word, dtype=np.uint64))
+    monkeypatch.setattr(
+        noise.corruption.Stream, "raw", lambda self, n: np.full(n, word, dtype=np.uint64)
+    )
     transition = np.eye(5)
     transition[:, 0] = [0, 1 / 3, 1 / 3, 1 / 3 - 9e-7, 0]
     assert noise.corrupt([0], 5, "matrix", transition=transition) == [drawn]

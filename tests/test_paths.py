@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dspt.data.dataset import Split, few_shot, hold_out, take
 from dspt.data.paths import Paths
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 NAMES = st.lists(st.text(st.characters(blacklist_characters="\0", codec="utf-8")), max_size=30)
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(np.array)

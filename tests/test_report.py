@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dspt.errors import InputError
 from dspt.experiments.collect import find_runs
 from dspt.experiments.report import make, write_report
+from dspt.internal.errors import InputError
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 # The smallest PNG: one grey pixel.

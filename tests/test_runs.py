@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 
 from dspt import noise
 from dspt.config import Config
-from dspt.errors import InputError
-from dspt.pipeline import run
+from dspt.internal.errors import InputError
 from dspt.runs import RunFolder
+from dspt.workflows.train import run
 
 
 @pytest.fixture(scope="module")

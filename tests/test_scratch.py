@@ -18,13 +18,13 @@ from torch.testing import assert_close
 
 from dspt import methods, noise, scratch
 from dspt.data import Dataset, Split, few_shot, open_dataset
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 from dspt.methods.method import LossMethod, Mix
-from dspt.pipeline import run as run_clip
 from dspt.runs import RunFolder
 from dspt.scratch import ScratchConfig, loop, network, pixels
-from dspt.seeds import Stream
 from dspt.train import Problem, batches
+from dspt.workflows.train import run as run_clip
 
 CPU = torch.device("cpu")
 TINY = ScratchConfig(model="small", method="coop", epochs=3, batch_size=20)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dspt.seeds import Stream
+from dspt.internal.seeds import Stream
 
 claim = settings(max_examples=50, derandomize=True, deadline=None)
 MASK = 2**64 - 1

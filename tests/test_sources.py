@@ -16,8 +16,8 @@ from problems import feature_file
 
 from dspt import cli, corrupt, noise
 from dspt.config import Config
-from dspt.data import coop, few_shot, open_dataset
-from dspt.pipeline import run
+from dspt.data import few_shot, nine, open_dataset
+from dspt.workflows.train import run
 
 CLASSES = ("cat", "dog", "red_panda")
 
@@ -130,8 +130,8 @@ class TestNamedDatasets:
     @pytest.fixture
     def pets(self, tmp_path, monkeypatch) -> Path:
         """Return a root with a miniature of OxfordPets, of which the table knows."""
-        small = replace(coop.find("pets"), classes=3, train=6, val=3, test=3)
-        monkeypatch.setattr(coop, "find", lambda name: small if "pets" in name else None)
+        small = replace(nine.find("pets"), classes=3, train=6, val=3, test=3)
+        monkeypatch.setattr(nine, "find", lambda name: small if "pets" in name else None)
         split = {
             part: [[f"{part}_{i}.jpg", i % 3, CLASSES[i % 3]] for i in range(getattr(small, part))]
             for part in ("train", "val", "test")

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
-from dspt.errors import InputError
 from dspt.experiments.catalogue import EXPERIMENTS, NINE
 from dspt.experiments.collect import collect, find_runs
 from dspt.experiments.layout import AVERAGE, layout
 from dspt.experiments.tables import STYLES, render
+from dspt.internal.errors import InputError
 
 MAIN = EXPERIMENTS["main"]
 

@@ -22,7 +22,7 @@ from dspt.backbone.prompt import (
     tokenize,
 )
 from dspt.backbone.text import TextTower
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 # name -> what the text config changes; between them every layer count, activation and head size that matters
 VARIANTS = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 from dspt import theory
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 claim = settings(max_examples=100, derandomize=True, deadline=None)
 rows_of_logits = st.lists(st.floats(-100, 100), min_size=2, max_size=12)

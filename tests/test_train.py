@@ -14,10 +14,10 @@ from dspt import learners, methods, theory, train
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.text import TextTower
 from dspt.config import Config
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 from dspt.methods.method import Method, Phase
 from dspt.noise import corrupt
-from dspt.seeds import Stream
 
 
 @pytest.fixture(scope="module")

@@ -45,8 +45,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch.nn import functional as F
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
-from dspt.files import replacing
-from dspt.seeds import Stream
+from dspt.internal.files import replacing
+from dspt.internal.seeds import Stream
 
 SIDE = 28
 MEAN, STD = 0.2860, 0.3530  # of Fashion-MNIST's training pixels

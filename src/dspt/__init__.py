@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dspt import losses, noise, theory
     from dspt.classifier import PromptClassifier, load
-    from dspt.errors import InputError
+    from dspt.internal.errors import InputError
     from dspt.losses import double_softmax_cross_entropy
     from dspt.noise import corrupt
 
@@ -28,7 +28,7 @@ __all__ = [
 
 # torch takes seconds to import: each name is fetched when it is first used, so `dspt --help` is quick.
 _HOMES = {
-    "InputError": "dspt.errors",
+    "InputError": "dspt.internal.errors",
     "PromptClassifier": "dspt.classifier",
     "corrupt": "dspt.noise",
     "double_softmax_cross_entropy": "dspt.losses",

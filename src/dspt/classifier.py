@@ -16,13 +16,13 @@ from dspt import learners, methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config, from_dict
-from dspt.device import find_device
-from dspt.errors import InputError
 from dspt.features import embed
-from dspt.files import write_json
-from dspt.pipeline import Encoder, epoch_text, image_features, open_text_tower
-from dspt.progress import Reporter
+from dspt.internal.device import find_device
+from dspt.internal.errors import InputError
+from dspt.internal.files import write_json
+from dspt.internal.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, environment
+from dspt.workflows.train import Encoder, epoch_text, image_features, open_text_tower
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64

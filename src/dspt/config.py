@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 GENERIC_TEMPLATE = "a photo of a {}."
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dspt.errors import InputError
-from dspt.files import replacing
+from dspt.internal.errors import InputError
+from dspt.internal.files import replacing
 
 FORMATS = (".png", ".pdf", ".svg")
 

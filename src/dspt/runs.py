@@ -32,8 +32,8 @@ from torch import Tensor
 from dspt import __version__
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.config import HARMLESS, Config
-from dspt.errors import Fault, InputError
-from dspt.files import replacing, write_json
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.files import replacing, write_json
 from dspt.train import State
 
 FORMAT = 1

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.losses import check_values
 from dspt.noise import checked_transition
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from dspt import methods
 from dspt.backbone.text import TextTower
 from dspt.config import Config
-from dspt.device import sent
-from dspt.errors import InputError
+from dspt.internal.device import sent
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 from dspt.learners import Classify, Learner, Parameters, by_prototypes
 from dspt.methods.method import Epoch, Mix
-from dspt.seeds import Stream
 from dspt.sgd import SGD
 
 # The paper reports the test accuracy averaged over this many last epochs.

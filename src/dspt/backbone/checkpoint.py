@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 if TYPE_CHECKING:
     import torch

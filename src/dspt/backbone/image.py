@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 
 if TYPE_CHECKING:
     import torch
@@ -281,7 +281,7 @@ class ImageTower:
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """Return the features [B, D], float32 and of length 1, of views uint8 [B, S, S, 3]."""
-        from dspt.device import sent
+        from dspt.internal.device import sent
 
         return self.features(sent(pixels, self.device)).cpu().numpy()
 

@@ -14,8 +14,8 @@ import torch
 
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.data.dataset import LONGEST_NAME
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 
 POSITIONS = ("end", "middle", "front")
 

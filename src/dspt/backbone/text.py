@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.backbone.prompt import Layout
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 # quick_gelu(x) = x * sigmoid(1.702 x) = silu(1.702 x) / 1.702: with the factor moved into the weights around it, the
 # activation is one fused operation instead of three, forwards and backwards.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dspt.progress import Reporter
+from dspt.internal.progress import Reporter
 
 
 def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image
 
 from dspt.backbone.image import ImageTower, Preprocessing
-from dspt.decoding import Decoder, Look
 from dspt.features import embed
-from dspt.progress import Reporter
-from dspt.seeds import Stream
+from dspt.features.decoding import Decoder, Look
+from dspt.internal.progress import Reporter
+from dspt.internal.seeds import Stream
 
 # The usual size of a photograph in the paper's datasets.
 WIDTH, HEIGHT = 500, 375

@@ -12,9 +12,9 @@ import numpy as np
 
 from dspt import learners, train
 from dspt.config import Config
-from dspt.pipeline import open_text_tower
-from dspt.progress import Reporter
-from dspt.seeds import Stream
+from dspt.internal.progress import Reporter
+from dspt.internal.seeds import Stream
+from dspt.workflows.train import open_text_tower
 
 CLASSES = tuple(
     f"class {word}"

@@ -21,8 +21,8 @@ from dspt.backbone.text import TextTower
 from dspt.bench import steps
 from dspt.bench.steps import BATCH, CALTECH, Case
 from dspt.config import Config
+from dspt.internal.progress import Reporter
 from dspt.learners import Learner, Parameters, PromptLearner
-from dspt.progress import Reporter
 
 # As many classes as ImageNet-21k, with short names.
 MANY = Case("21000", 21000, CALTECH)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.progress import Reporter
+from dspt.internal.progress import Reporter
 
 
 def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
@@ -23,7 +23,7 @@ def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
 
     from dspt.bench.epochs import CLASSES
     from dspt.config import Config
-    from dspt.pipeline import open_text_tower
+    from dspt.workflows.train import open_text_tower
 
     dim = open_text_tower(Config(model="embedded")).feature_dim
     features = np.random.RandomState(0).randn(74, dim).astype(np.float32)

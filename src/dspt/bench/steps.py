@@ -25,7 +25,7 @@ from torch import Tensor
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.prompt import Layout, initial_context
 from dspt.backbone.text import Prompts, TextTower
-from dspt.progress import Reporter
+from dspt.internal.progress import Reporter
 
 SIZES: dict[str, dict[str, int]] = {
     "vit-b-16": {},  # transformers' defaults: width 512, 12 layers, 8 heads

@@ -15,7 +15,7 @@ from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
 from dspt.cli.common import app
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 
 def _version(asked: bool) -> None:

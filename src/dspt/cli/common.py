@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 app = typer.Typer(
     name="dspt",
@@ -114,7 +114,7 @@ def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..
 
 def reporter(quiet: bool) -> Any:
     """Return what tells the user how far work is."""
-    from dspt.progress import Reporter
+    from dspt.internal.progress import Reporter
 
     return Reporter(silent=quiet)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dspt.cli.common import Json, Quiet, app, print_json, reporter
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 data_app = typer.Typer(help="Datasets: where they are and what is in them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -22,7 +22,7 @@ def list_data(json_output: Json = False) -> None:
     Examples:
       dspt data list
     """
-    from dspt.check import table
+    from dspt.data.check import table
 
     rows = table()
     if json_output:
@@ -59,8 +59,7 @@ def check_data(
       dspt data check oxford_pets --root datasets/
       dspt data check food101 --root datasets/ --no-decode --json
     """
-    from dspt import check
-    from dspt.data import cifar
+    from dspt.data import check, cifar
 
     if tiny := cifar.find(name):
         found = check.check_cifar(tiny, root)
@@ -101,9 +100,9 @@ def prepare_data(
       dspt data prepare ucf101 --root datasets/
       dspt data prepare ucf101 --root datasets/ --videos ~/downloads/UCF-101
     """
-    from dspt.data import coop, midframes
+    from dspt.data import midframes, nine
 
-    entry = coop.find(name)
+    entry = nine.find(name)
     if entry is None or entry.name != "UCF101":
         raise InputError(f"{name}: there is nothing to prepare; only ucf101 needs it")
     with reporter(quiet).task("taking middle frames", 1.0) as update:

@@ -21,7 +21,7 @@ from dspt.cli.common import (
     resumable,
     writing,
 )
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")
@@ -111,7 +111,7 @@ def reproduce(
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.experiments import reproduce as engine
+    from dspt.engine import local as engine
 
     experiment = _experiment(name, data, seeds, only)
     experiment = _with_settings(experiment, model, epochs, setting or [], data or [])
@@ -176,7 +176,7 @@ def table(
       dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import layout, tables
-    from dspt.files import write_text
+    from dspt.internal.files import write_text
 
     results = _results(name, runs, only, where, every_dataset)
     if json_output:
@@ -296,7 +296,7 @@ def _value(text: str) -> Any:
 def _estimate(jobs: Any, root: Path | None, quiet: bool, json_output: bool) -> None:
     from dataclasses import asdict
 
-    from dspt.experiments.estimate import estimate, lines
+    from dspt.engine.forecast import estimate, lines
 
     found = estimate(jobs, root, reporter(quiet))
     if json_output:

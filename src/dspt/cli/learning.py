@@ -62,7 +62,7 @@ def train(
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
     from dspt.data import open_dataset
-    from dspt.pipeline import run
+    from dspt.workflows.train import run
 
     with resumable():
         dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
@@ -142,8 +142,8 @@ def zeroshot(
       dspt zeroshot embedded --template "a picture of a {}." --json
       dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
     """
-    from dspt import evaluate
     from dspt.data import open_dataset
+    from dspt.workflows import evaluate
 
     config = Config(model=model, template=template, device=device, method="zero-shot")
     dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
@@ -176,8 +176,8 @@ def evaluate_run(
       dspt eval runs/photos photos/
       dspt eval runs/photos other_photos/ --json
     """
-    from dspt import evaluate
     from dspt.data import open_dataset
+    from dspt.workflows import evaluate
 
     dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
     result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
@@ -210,7 +210,7 @@ def predict(
       dspt predict runs/photos new.jpg
       dspt predict runs/photos inbox/ --top 3 --json
     """
-    from dspt import evaluate
+    from dspt.workflows import evaluate
 
     results = evaluate.predict(run, images, top, reporter(quiet))
     if json_output:
@@ -238,7 +238,7 @@ def demo(
       dspt demo
       dspt demo --seed 2 --out demo-2 --json
     """
-    from dspt.demo import NOISES, run_demo
+    from dspt.workflows.demo import NOISES, run_demo
 
     result = run_demo(out, epochs, seed, reporter(quiet))
     if json_output:
@@ -286,8 +286,8 @@ def make_noise(
       dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
       dspt train photos/ --noise file:labels.npy
     """
-    from dspt.confusion import mislabel
     from dspt.data import open_dataset
+    from dspt.workflows.mislabel import mislabel
 
     dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
     result = mislabel(dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad)
@@ -347,7 +347,7 @@ def bench(
       dspt bench --quick
       dspt bench --picture bench.png --json
     """
-    from dspt.bench import report, run_bench
+    from dspt.bench import run_bench, summary
     from dspt.plots import check_path
 
     if picture is not None:
@@ -356,8 +356,8 @@ def bench(
     if json_output:
         print_json(result)
     else:
-        print(*report.lines(result), sep="\n")
+        print(*summary.lines(result), sep="\n")
     if picture is not None:
         with writing(picture):
-            report.draw(result, picture)
+            summary.draw(result, picture)
         reporter(quiet).say(str(picture))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dspt.data import cifar, coop, embedded, featurefile, folder, hub, manifest
+from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
 from dspt.data.dataset import Dataset, Split, few_shot
 from dspt.data.folder import write_image_folder
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 
@@ -83,12 +83,12 @@ def _open(
     # With --root a name is meant, even where a folder of that name is at hand.
     if root is not None or not os.path.exists(path):
         where = root or os.environ.get("DSPT_ROOT")
-        if paper := coop.find(source):
-            return coop.read(paper, where, skip_bad=skip_bad)
+        if paper := nine.find(source):
+            return nine.read(paper, where, skip_bad=skip_bad)
         if tiny := cifar.find(source):
             return cifar.read(tiny, where)
-    if paper := coop.at(path):  # its folders are not classes, and its split is not a random one
-        return coop.read(paper, path.resolve().parent, skip_bad=skip_bad)
+    if paper := nine.at(path):  # its folders are not classes, and its split is not a random one
+        return nine.read(paper, path.resolve().parent, skip_bad=skip_bad)
     if hub.is_saved(path):
         return hub.read(f"hf:{path}", **drawn)
     if os.path.isdir(path):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dspt.data import folder, unpickle
 from dspt.data.dataset import Dataset, Split, listed
-from dspt.errors import InputError, summary
+from dspt.internal.errors import InputError, summary
 
 HOMEPAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _SIDE = 32

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dspt.errors import Fault, InputError
-from dspt.seeds import Stream
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dspt.data.dataset import LONGEST_NAME, Dataset, Split
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 SUFFIXES = (".npz", ".safetensors")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from dspt.data.dataset import Dataset, Split, hold_out, listed
 from dspt.data.paths import Paths
-from dspt.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError, summary
 
 IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from dspt.data.dataset import Dataset, Split, finished, listed
-from dspt.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError, summary
 
 _QUERY = ("image", "label", "true_label", "train", "test")
 _SAY = "say which with hf:…?image=COLUMN&label=COLUMN&true_label=COLUMN&train=SPLIT&test=SPLIT"

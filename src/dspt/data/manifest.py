@@ -17,9 +17,9 @@ import numpy as np
 
 from dspt.data.dataset import LONGEST_NAME, Dataset, Split, check_names, finished, listed
 from dspt.data.paths import Paths
-from dspt.data.tables import NULL, Table, open_table, quoted
-from dspt.data.tables import SUFFIXES as SUFFIXES
-from dspt.errors import NAMED, Fault, InputError, summary
+from dspt.data.tabular import NULL, Table, open_table, quoted
+from dspt.data.tabular import SUFFIXES as SUFFIXES
+from dspt.internal.errors import NAMED, Fault, InputError, summary
 
 _TRAIN, _TEST, _VALIDATION = range(3)
 _SPLITS = {

@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspt.data import coop
-from dspt.errors import Fault, InputError, summary
-from dspt.files import replacing
-from dspt.threads import Progress, in_threads
+from dspt.data import nine
+from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.files import replacing
+from dspt.internal.threads import Progress, in_threads
 
 if TYPE_CHECKING:
     from PIL import Image
 
-ENTRY = next(entry for entry in coop.DATASETS if entry.name == "UCF101")
+ENTRY = next(entry for entry in nine.DATASETS if entry.name == "UCF101")
 QUALITY = 95
 
 # Of two files with the same stem, the one whose suffix comes first here is the video.
@@ -52,12 +52,12 @@ def prepare_ucf101(
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers: expected at least 1, found {workers}")
-    root = coop.given_root(ENTRY, root)
-    listing = coop.list_images(ENTRY, root)
-    if wrong := coop.wrong_sizes(ENTRY, root, listing):
+    root = nine.given_root(ENTRY, root)
+    listing = nine.list_images(ENTRY, root)
+    if wrong := nine.wrong_sizes(ENTRY, root, listing):
         raise InputError(wrong)
-    target = coop.image_folder(ENTRY, root)
-    there = coop.Files(target)
+    target = nine.image_folder(ENTRY, root)
+    there = nine.Files(target)
     frames = [file for files in listing.files.values() for file in files]
     wanted = [file for file in frames if there.lack(file)]
     result = {

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 _CODE = re.compile(r"b1|[iu][1248]|f[248]|[SU][0-9]{1,6}")
 

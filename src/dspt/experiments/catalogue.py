@@ -9,7 +9,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dspt.config import HARMLESS, Config
-from dspt.errors import InputError
 from dspt.experiments import paper
 from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
+from dspt.internal.errors import InputError
 from dspt.scratch.config import ScratchConfig
 
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dspt import plots
-from dspt.errors import InputError
 from dspt.experiments.catalogue import Entry, Setting
 from dspt.experiments.collect import Cell, Results, Run
 from dspt.experiments.layout import KINDS
+from dspt.internal.errors import InputError
 
 # The widths of one and of two columns of a paper, in inches.
 ONE_COLUMN, TWO_COLUMNS = 3.25, 6.75

@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dspt import __version__
-from dspt.errors import InputError
 from dspt.experiments import collect, figures, layout
 from dspt.experiments.catalogue import EXPERIMENTS
 from dspt.experiments.collect import Results, Run
 from dspt.experiments.layout import Layout, Row, Shown
-from dspt.files import write_text
+from dspt.internal.errors import InputError
+from dspt.internal.files import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 

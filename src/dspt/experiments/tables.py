@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 
-from dspt.errors import InputError
 from dspt.experiments.collect import Cell, Results
 from dspt.experiments.latex import latex
 from dspt.experiments.layout import (
@@ -27,6 +26,7 @@ from dspt.experiments.layout import (
     signed,
     spread,
 )
+from dspt.internal.errors import InputError
 
 STYLES = ("terminal", "markdown", "latex", "csv")
 

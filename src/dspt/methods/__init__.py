@@ -10,7 +10,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.methods.bootstrap import Bootstrap, HardBootstrap
 from dspt.methods.coop import CoOp
 from dspt.methods.dspt import DSPT

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dspt import noiserate
 from dspt.methods.method import Epoch, Method, Phase, loss_of
+from dspt.posterior import noise_rate
 
 # Cross-entropy is not hurt by so few wrong labels, and hard images are what it learns from.
 FORGIVEN = 0.01
@@ -31,7 +31,7 @@ class DSPTAuto(Method):
         """Return one phase with all samples."""
         memory = epoch.memory
         if "noise_rate" not in memory:
-            found = noiserate.estimate(epoch.zero_shot_logits(), epoch.labels)
+            found = noise_rate.estimate(epoch.zero_shot_logits(), epoch.labels)
             memory["noise_rate"] = torch.tensor(found.rate, dtype=torch.float64)
             memory["noise_rate_error"] = torch.tensor(found.error, dtype=torch.float64)
         upper = float(memory["noise_rate"]) + float(memory["noise_rate_error"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dspt import losses
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.methods.method import Epoch, Method, Mix, Phase
 
 # Epochs over which a sample's loss is averaged; and the Beta distribution of mixup.

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from dspt import losses
-from dspt.seeds import Stream
+from dspt.internal.seeds import Stream
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 

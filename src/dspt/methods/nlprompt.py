@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.methods.method import Epoch, Method, Phase, loss_of
 
 ITERATIONS, TOLERANCE = 1000, 1e-6

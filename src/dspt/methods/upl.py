@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from dspt import losses
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 from dspt.methods.method import Epoch, Method, PerSampleLoss, Phase, loss_of
 
 

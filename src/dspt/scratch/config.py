@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dspt.config import Config
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 # Depth and width of each stage. "small" is for trials: it learns a little in seconds.
 MODELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

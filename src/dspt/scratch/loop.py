@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from dspt import methods
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 from dspt.methods.method import Epoch, Method
 from dspt.scratch import network, pixels
 from dspt.scratch.config import ScratchConfig
-from dspt.seeds import Stream
 from dspt.sgd import SGD
 from dspt.train import LAST_EPOCHS, Problem, State, batches, means
 

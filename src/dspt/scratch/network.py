@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dspt.internal.seeds import Stream
 from dspt.scratch.config import MODELS
-from dspt.seeds import Stream
 
 # Maps of so many pixels or fewer are convolved by products of matrices. In a ResNet-34 with the ImageNet stem, images
 # of 32 x 32 end as 2 x 2 and 1 x 1, where most of a 3 x 3 kernel lies in the padding.

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dspt.data import Split
-from dspt.errors import InputError
-from dspt.seeds import Stream
-from dspt.threads import in_threads
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
+from dspt.internal.threads import in_threads
 
 PADDING = 4
 # Of CIFAR-10, as the paper has them; other images are brought to the same range.
@@ -85,14 +85,14 @@ def normalised(images: Tensor) -> Tensor:
 
 
 def _opened(items: Any, position: int) -> np.ndarray:
-    from dspt import contents
     from dspt.backbone.image import open_image
+    from dspt.features import contents
 
     _, source = contents.read(items[position], position)
     return np.asarray(open_image(source, _name(items, position)))
 
 
 def _name(items: Any, position: int) -> str:
-    from dspt import contents
+    from dspt.features import contents
 
     return contents.name_in(items, position)

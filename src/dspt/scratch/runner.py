@@ -10,14 +10,14 @@ import numpy as np
 
 from dspt import noise
 from dspt.data import Dataset, few_shot, open_dataset
-from dspt.device import find_device
-from dspt.errors import InputError
-from dspt.pipeline import fingerprint, given_labels, resumed, say_notes
-from dspt.progress import Reporter
+from dspt.internal.device import find_device
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
 from dspt.runs import FORMAT, RunFolder, safe_name
 from dspt.scratch import loop, pixels
 from dspt.scratch.config import ScratchConfig
 from dspt.train import Problem, State, final_accuracy
+from dspt.workflows.train import fingerprint, given_labels, resumed, say_notes
 
 
 def run(

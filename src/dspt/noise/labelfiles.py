@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dspt.errors import InputError
-from dspt.files import replacing
+from dspt.internal.errors import InputError
+from dspt.internal.files import replacing
 
 # What CIFAR-10N and CIFAR-100N call the labels that the people were not shown.
 CLEAN = "clean_label"

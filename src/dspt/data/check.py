@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dspt.data import cifar, coop
-from dspt.data.coop import SPLITS, USED, Entry, Listing
-from dspt.errors import NAMED, Fault, InputError, summary
-from dspt.threads import Progress, in_threads
+from dspt.data import cifar, nine
+from dspt.data.nine import SPLITS, USED, Entry, Listing
+from dspt.internal.errors import NAMED, Fault, InputError, summary
+from dspt.internal.threads import Progress, in_threads
 
 # What one screen of a terminal shows.
 _LINES, _COLUMNS = 24, 100
@@ -122,21 +122,21 @@ def check(
     problems: list[str] = []
     listing: Listing | None = None
     base = Path(root).expanduser()
-    images = coop.image_folder(entry, base)
+    images = nine.image_folder(entry, base)
     try:
-        coop.given_root(entry, root)
-        listing = coop.list_images(entry, base)
-        if wrong := coop.wrong_sizes(entry, base, listing):
+        nine.given_root(entry, root)
+        listing = nine.list_images(entry, base)
+        if wrong := nine.wrong_sizes(entry, base, listing):
             problems.append(wrong)
     except InputError as error:
         problems.append(str(error))
     if os.path.isdir(base) and not os.path.isdir(images):
-        problems.append(coop.no_images(entry, base))
+        problems.append(nine.no_images(entry, base))
     return Report(
         name=entry.name,
         root=str(root),
         split_files=tuple(
-            Place(str(path), os.path.isfile(path)) for path in coop.split_paths(entry, base)
+            Place(str(path), os.path.isfile(path)) for path in nine.split_paths(entry, base)
         ),
         images=Place(str(images), os.path.isdir(images)),
         classes_expected=entry.classes,
@@ -148,9 +148,9 @@ def check(
 
 
 def _entry(name: str | Entry) -> Entry:
-    entry = name if isinstance(name, Entry) else coop.find(name)
+    entry = name if isinstance(name, Entry) else nine.find(name)
     if entry is None:
-        known = ", ".join(entry.name for entry in coop.DATASETS)
+        known = ", ".join(entry.name for entry in nine.DATASETS)
         raise InputError(f"dataset {name}: not one of those that can be checked; give {known}")
     return entry
 
@@ -167,7 +167,7 @@ def _splits(
         for split in SPLITS:
             yield SplitReport(split, split in USED, expected[split])
         return
-    there = coop.Files(images)
+    there = nine.Files(images)
     missing = {s: [file for file in listing.files[s] if there.lack(file)] for s in SPLITS}
     total = sum(listing.sizes[:3]) - sum(map(len, missing.values()))
     done = 0
@@ -297,7 +297,7 @@ def table() -> list[dict[str, Any]]:
     """Return what is known about each named dataset: sizes, template, licence and homepage."""
     columns = ("name", "classes", *SPLITS, "template", "licence", "homepage")
     return [
-        *({column: getattr(entry, column) for column in columns} for entry in coop.DATASETS),
+        *({column: getattr(entry, column) for column in columns} for entry in nine.DATASETS),
         *(
             {
                 "name": entry.name.upper(),

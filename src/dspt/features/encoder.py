@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dspt import contents, packs
 from dspt.backbone.image import ImageTower, Preprocessing
-from dspt.decoding import Decoder, Look, Seen, ahead, use_processes
-from dspt.errors import Fault, InputError, summary
+from dspt.features import contents, packs
+from dspt.features.decoding import Decoder, Look, Seen, ahead, use_processes
+from dspt.internal.errors import Fault, InputError, summary
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint

@@ -11,10 +11,10 @@ from dspt import noise, plots
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset
-from dspt.errors import InputError
-from dspt.labelfiles import write_labels
-from dspt.pipeline import Encoder, given_labels, say_notes
-from dspt.progress import Reporter
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
+from dspt.noise.labelfiles import write_labels
+from dspt.workflows.train import Encoder, given_labels, say_notes
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
 MOST_DRAWN = 500

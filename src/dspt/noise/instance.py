@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dspt.errors import InputError
-from dspt.seeds import Stream
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
 
 # Spread of the images' own rates around the asked one, as in the literature.
 SPREAD = 0.1

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dspt.errors import InputError
-from dspt.instance import instance_noise
-from dspt.labelfiles import (
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
+from dspt.noise.instance import instance_noise
+from dspt.noise.labelfiles import (
     as_array,
     checked_labels,
     csv_rows,
@@ -29,9 +30,8 @@ from dspt.labelfiles import (
     is_tensor,
     load_npy,
 )
-from dspt.labelfiles import read_labels as read_labels
-from dspt.labelfiles import write_labels as write_labels
-from dspt.seeds import Stream
+from dspt.noise.labelfiles import read_labels as read_labels
+from dspt.noise.labelfiles import write_labels as write_labels
 
 Labels = TypeVar("Labels")
 

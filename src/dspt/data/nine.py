@@ -14,7 +14,7 @@ import numpy as np
 
 from dspt.data.dataset import Dataset, Split, check_names
 from dspt.data.paths import Paths
-from dspt.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError, summary
 
 SPLITS = ("train", "val", "test")
 USED = ("train", "test")

@@ -13,9 +13,9 @@ from dspt.classifier import load
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.data.folder import IMAGE_SUFFIXES
-from dspt.errors import InputError
-from dspt.pipeline import Encoder, open_text_tower, say_notes
-from dspt.progress import Reporter
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
+from dspt.workflows.train import Encoder, open_text_tower, say_notes
 
 
 def zero_shot(

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dspt import contents
 from dspt.backbone.image import BadImage, Preprocessing, open_image
-from dspt.errors import Fault, InputError
-from dspt.seeds import Stream
+from dspt.features import contents
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.seeds import Stream
 
 # From so many image files on, processes earn back the second that they take to start.
 PROCESSES_FROM = 2048

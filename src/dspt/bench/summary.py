@@ -9,7 +9,7 @@ from dspt import plots
 from dspt.bench.encoding import HEIGHT, WIDTH
 from dspt.bench.epochs import BATCH, LEARNERS
 from dspt.bench.memory import REFERENCE_CLASSES
-from dspt.progress import clock
+from dspt.internal.progress import clock
 
 _TOWERS = {"step": "ViT-B/16", "step_vit_l14": "ViT-L/14"}
 

@@ -17,10 +17,10 @@ from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.data import Dataset, Split, few_shot, open_dataset
-from dspt.device import find_device
-from dspt.errors import Fault, InputError
-from dspt.files import uninterrupted
-from dspt.progress import Reporter
+from dspt.internal.device import find_device
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.files import uninterrupted
+from dspt.internal.progress import Reporter
 from dspt.runs import RunFolder, describe, safe_name
 
 Epochs = Iterator[tuple[train.State, dict[str, Any]]]

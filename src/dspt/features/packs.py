@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 # Features between two commits to disk; a pack of no more than these is cheap to copy again.
 SHARD = 1024

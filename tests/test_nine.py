@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dspt import check as checking
-from dspt.check import check, lines, table
-from dspt.data import coop, open_dataset
-from dspt.data.coop import Entry, find, read
+from dspt.data import check as checking
+from dspt.data import nine, open_dataset
+from dspt.data.check import check, lines, table
+from dspt.data.nine import Entry, find, read
 from dspt.data.paths import Paths
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 # Section 4 of the protocol: folder / images, split files, classes, train / val / test, template.
 PROTOCOL = """
@@ -112,7 +112,7 @@ class TestTable:
                 f"{entry.train}/{entry.val}/{entry.test}",
                 entry.template,
             ]
-            for entry in coop.DATASETS
+            for entry in nine.DATASETS
         ]
         assert found == expected
 
@@ -142,7 +142,7 @@ class TestTable:
 
     def test_the_list_for_users_has_the_nine_and_both_cifars(self):
         rows = table()
-        assert [row["name"] for row in rows[:9]] == [entry.name for entry in coop.DATASETS]
+        assert [row["name"] for row in rows[:9]] == [entry.name for entry in nine.DATASETS]
         assert rows[1] == {
             "name": "OxfordPets",
             "classes": 37,
@@ -250,11 +250,11 @@ class TestRead:
         assert found.train.labels.tolist() == whole.train.labels.tolist()
 
     def test_the_folder_of_a_dataset_is_known_by_its_split_file(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(coop, "DATASETS", (SMALL,))
+        monkeypatch.setattr(nine, "DATASETS", (SMALL,))
         folder = zoo(tmp_path) / "zoo"
-        assert coop.at(folder) is SMALL
+        assert nine.at(folder) is SMALL
         assert open_dataset(folder).class_names == ("Yak", "ant", "red_panda")
-        assert coop.at(tmp_path) is None
+        assert nine.at(tmp_path) is None
 
     def test_a_split_without_any_image_is_refused_even_then(self, tmp_path):
         zoo(tmp_path)

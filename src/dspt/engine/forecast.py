@@ -12,9 +12,9 @@ import numpy as np
 
 from dspt.config import Config
 from dspt.data import Dataset
-from dspt.errors import InputError
-from dspt.experiments.reproduce import Job, opened
-from dspt.progress import Reporter, clock
+from dspt.engine.local import Job, opened
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter, clock
 from dspt.runs import RunFolder
 from dspt.scratch.config import ScratchConfig
 
@@ -105,7 +105,7 @@ def _step(config: Config | ScratchConfig, dataset: Dataset) -> float:
 
 def _prompt_steps(config: Config, dataset: Dataset, labels: np.ndarray, on_step: Any) -> None:
     from dspt import learners, train
-    from dspt.pipeline import open_text_tower
+    from dspt.workflows.train import open_text_tower
 
     learner = learners.make(dataset.class_names, config, open_text_tower(config))
     x = np.random.default_rng(0).standard_normal((len(labels), learner.tower.feature_dim))
@@ -117,7 +117,7 @@ def _prompt_steps(config: Config, dataset: Dataset, labels: np.ndarray, on_step:
 def _network_steps(
     config: ScratchConfig, dataset: Dataset, labels: np.ndarray, on_step: Any
 ) -> None:
-    from dspt.device import find_device
+    from dspt.internal.device import find_device
     from dspt.scratch import loop, pixels
     from dspt.train import Problem
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 
 def find_device(name: str) -> torch.device:

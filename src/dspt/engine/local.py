@@ -12,9 +12,9 @@ from typing import Any
 
 from dspt.config import HARMLESS, Config, from_dict
 from dspt.data import Dataset, open_dataset
-from dspt.errors import InputError
 from dspt.experiments.catalogue import Experiment, RunSpec
-from dspt.progress import Reporter
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
 from dspt.runs import RunFolder, safe_name
 from dspt.scratch.config import ScratchConfig
 
@@ -153,6 +153,6 @@ def _run(job: Job, dataset: Dataset, reporter: Reporter) -> dict[str, Any]:
         from dspt import scratch
 
         return scratch.run(dataset, job.config, noise, job.folder, reporter=reporter)
-    from dspt import pipeline
+    from dspt.workflows import train as pipeline
 
     return pipeline.run(dataset, job.config, noise, job.folder, reporter=reporter)

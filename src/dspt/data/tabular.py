@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dspt.data.dataset import listed
-from dspt.errors import InputError
+from dspt.internal.errors import InputError
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 COLUMNS = ("path", "label", "true_label", "split")

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 from dspt.backbone.prompt import initial_context, layout_context, layout_template
 from dspt.backbone.text import TextTower
 from dspt.config import Config
-from dspt.seeds import Stream
+from dspt.internal.seeds import Stream
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # image features (n, D) -> logits (n, C), without a gradient

@@ -14,10 +14,10 @@ from dspt import learners, noise, plots, theory
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import open_dataset
-from dspt.errors import InputError
-from dspt.pipeline import Encoder, encode_problem, open_text_tower, run
-from dspt.progress import Reporter, clock
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter, clock
 from dspt.runs import RunFolder
+from dspt.workflows.train import Encoder, encode_problem, open_text_tower, run
 
 METHODS = ("coop", "mae", "dspt")
 NOISES = {

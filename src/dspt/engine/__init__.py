@@ -1,0 +1,1 @@
+"""Engines do many runs. They know runs and nothing about tables."""

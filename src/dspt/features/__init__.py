@@ -1,0 +1,11 @@
+"""Images encoded once, kept on disk, memory-mapped.
+
+- encoder.py: the features of images, those that are missing computed
+- contents.py: an image known by its bytes
+- decoding.py: images opened ahead of the tower
+- packs.py: features on disk
+"""
+
+from dspt.features.encoder import BadImages, check_there, default_cache, embed, encode
+
+__all__ = ["BadImages", "check_there", "default_cache", "embed", "encode"]

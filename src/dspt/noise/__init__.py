@@ -1,0 +1,19 @@
+"""Label noise: true labels become given labels, by a rule or from a file. Nothing else may change a label.
+
+- corruption.py: the rules, and `NoiseSpec`, a rule that can be written down
+- instance.py: noise that depends on the image
+- labelfiles.py: label files, ours and other people's
+"""
+
+from dspt.noise.corruption import NoiseSpec, checked_transition, corrupt, parse, transition_matrix
+from dspt.noise.labelfiles import read_labels, write_labels
+
+__all__ = [
+    "NoiseSpec",
+    "checked_transition",
+    "corrupt",
+    "parse",
+    "read_labels",
+    "transition_matrix",
+    "write_labels",
+]

@@ -1,0 +1,1 @@
+"""What the labels themselves say: how many of them are wrong."""

@@ -1,0 +1,1 @@
+"""What a command does, from a source to a finished result."""
