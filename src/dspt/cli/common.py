@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -117,6 +118,21 @@ def reporter(quiet: bool) -> Any:
     from dspt.internal.progress import Reporter
 
     return Reporter(silent=quiet)
+
+
+def in_flags(error: InputError, known: Collection[str]) -> str:
+    """Return the sentence of an error, its advice with the options `known` ("--skip-bad") in place of settings.
+
+    Advice about a setting for which there is no option would be of no use, and is left out.
+    """
+    flags = {name: "--" + name.replace("_", "-") for name in _SETTING.findall(error.advice)}
+    if not set(flags.values()) <= set(known):
+        return str(InputError(error.sentence))
+    advice = error.advice.replace("set `", "give `")
+    return str(InputError(error.sentence, _SETTING.sub(lambda found: flags[found[1]], advice)))
+
+
+_SETTING = re.compile(r"`(\w+)`")
 
 
 def print_json(value: dict[str, Any]) -> None:

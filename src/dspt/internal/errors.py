@@ -11,15 +11,34 @@ class InputError(ValueError):
     """Bad input, told in one sentence: the thing, its value, and what to do.
 
     The command line prints the sentence and exits with status 2; it never shows a traceback for it.
+
+    Parameters
+    ----------
+    sentence : str
+        What is wrong and what to do about it. It names no setting.
+    advice : str
+        What a setting would do about it, the setting in backticks: "set `skip_bad` to go on without them". The
+        command line writes its own option for the setting, and leaves the advice out where it has none.
     """
 
+    def __init__(self, sentence: str, advice: str = "") -> None:
+        super().__init__(sentence, advice)
+        self.sentence = sentence
+        self.advice = advice
+
     def __str__(self) -> str:
-        # The name of a file may hold a line break, and would make two lines of one sentence; and a
-        # cell of a table may be longer than anybody reads.
-        text = super().__str__()
-        if len(text) > 2 * _HALF:
-            text = f"{text[:_HALF]} … {text[-_HALF:]}"
-        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+        return one_line(f"{self.sentence}; {self.advice}" if self.advice else self.sentence)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line that can be read: control characters escaped, the middle of a long one left out.
+
+    The name of a file may hold a line break, and would make two lines of one sentence; and a cell of a table may be
+    longer than anybody reads.
+    """
+    if len(text) > 2 * _HALF:
+        text = f"{text[:_HALF]} … {text[-_HALF:]}"
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 _HALF = 1000
