@@ -1,6 +1,7 @@
 """Claims about the losses, against formulas written out in numpy and scipy."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -338,7 +339,8 @@ def test_shifted_runs_from_cross_entropy_to_mae(row: list[float], label: int) ->
     steps = [float(losses.get("shifted")(logits, labels, shift=n)) for n in (0, 0.1, 1, 10, 1e6)]
     assert steps[0] == pytest.approx(float(F.cross_entropy(logits, labels)))
     assert steps[-1] == pytest.approx(1 - float(logits.softmax(1)[0, labels[0]]), abs=1e-5)
-    assert steps == sorted(steps, reverse=True)
+    # falling, up to the rounding of float32
+    assert all(later <= sooner * (1 + 1e-5) + 1e-6 for sooner, later in pairwise(steps))
 
 
 @pytest.mark.parametrize("shift", [1e-300, 1e-30, 1e-20, 1e-12, 1e-6])

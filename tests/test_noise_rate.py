@@ -29,14 +29,14 @@ NOISES = [("symmetric", r) for r in (0.0, 0.1, 0.4, 0.8)] + [("pair", r) for r i
 @pytest.mark.parametrize(("kind", "rate"), NOISES)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
 def test_the_estimate_is_within_its_error(kind, rate, temperature):
-    found = noise_rate.estimate(*sample(kind=kind, rate=rate, temperature=temperature))
+    found = noise_rate.estimate_noise_rate(*sample(kind=kind, rate=rate, temperature=temperature))
     assert abs(found.rate - rate) <= max(4 * found.error, 0.01)
     assert found.error < 0.03
 
 
 def test_the_temperature_is_found_too():
     for temperature in (0.5, 1.0, 4.0):
-        found = noise_rate.estimate(*sample(temperature=temperature))
+        found = noise_rate.estimate_noise_rate(*sample(temperature=temperature))
         assert found.temperature == pytest.approx(temperature, rel=0.1)
 
 
@@ -44,11 +44,11 @@ def test_a_hard_image_is_not_taken_for_a_wrong_label():
     # Two thirds of the predictions are mistaken, all labels are right.
     logits, labels = sample(rate=0.0, sharpness=0.9)
     assert (logits.argmax(1) != labels).double().mean() > 0.6
-    assert noise_rate.estimate(logits, labels).rate < 0.1
+    assert noise_rate.estimate_noise_rate(logits, labels).rate < 0.1
 
 
 def test_the_error_falls_with_the_root_of_the_number_of_samples():
-    few, many = (noise_rate.estimate(*sample(n)).error for n in (1000, 16000))
+    few, many = (noise_rate.estimate_noise_rate(*sample(n)).error for n in (1000, 16000))
     assert few / many == pytest.approx(4, rel=0.15)
 
 
@@ -56,22 +56,22 @@ def test_the_error_falls_with_the_root_of_the_number_of_samples():
 def test_the_error_is_the_spread_over_draws(n, sharpness, rate):
     """Also where images are hard, so that rate and temperature are hard to tell apart."""
     draws = [sample(n, rate=rate, sharpness=sharpness, seed=seed) for seed in range(80)]
-    found = [noise_rate.estimate(*draw) for draw in draws]
+    found = [noise_rate.estimate_noise_rate(*draw) for draw in draws]
     spread = np.std([one.rate for one in found])
     assert np.median([one.error for one in found]) == pytest.approx(spread, rel=0.25)
 
 
 def test_predictions_that_say_nothing_leave_everything_open():
     labels = torch.arange(300) % 5
-    assert noise_rate.estimate(torch.zeros(300, 5), labels).error == 1.0
+    assert noise_rate.estimate_noise_rate(torch.zeros(300, 5), labels).error == 1.0
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 99), rate=st.sampled_from([0.0, 0.3, 0.7]), move=st.floats(-50, 50))
 def test_neither_order_nor_a_constant_changes_it(seed, rate, move):
     logits, labels = sample(300, 5, rate=rate, seed=seed)
-    found = noise_rate.estimate(logits, labels)
+    found = noise_rate.estimate_noise_rate(logits, labels)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
-    turned = noise_rate.estimate((logits + move)[order].roll(1, 1), (labels[order] + 1) % 5)
+    turned = noise_rate.estimate_noise_rate((logits + move)[order].roll(1, 1), (labels[order] + 1) % 5)
     assert turned.rate == pytest.approx(found.rate, abs=1e-3)
     assert turned.error == pytest.approx(found.error, rel=1e-2, abs=1e-4)

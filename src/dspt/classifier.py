@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,21 @@ from sklearn.utils.validation import check_is_fitted
 from dspt import learners, methods, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
-from dspt.config import GENERIC_TEMPLATE, Config, from_dict
+from dspt.config import GENERIC_TEMPLATE, Config
+from dspt.data import Dataset, Split
 from dspt.features import embed
 from dspt.internal.device import find_device
 from dspt.internal.errors import InputError
-from dspt.internal.files import write_json
 from dspt.internal.progress import Reporter
-from dspt.runs import FORMAT, RunFolder, environment
-from dspt.workflows.train import Encoder, epoch_text, image_features, open_text_tower
+from dspt.methods import Method
+from dspt.problem import pose
+from dspt.runs import Description, Run, learn
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64
+
+# Parameters of the classifier that are no settings of a run, or are spelled otherwise there.
+_OWN = ("method", "options", "class_names", "random_state", "seed", "skip_bad", "cache", "verbose")
 
 
 class PromptClassifier(ClassifierMixin, BaseEstimator):
@@ -35,20 +39,27 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     ----------
     model : str
         CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded".
-    method : str
-        "dspt", "coop", "gce", "nlprompt", ...: the names that `dspt methods` lists.
+    method : str, Method or callable
+        "dspt", "coop", "gce", "nlprompt", ...: the names that `dspt methods` lists. Or a loss of one's own, a function
+        `(logits, labels, **hyper-parameters)` that returns one value a sample; or a `dspt.methods.Method`.
     options : dict, optional
         Hyper-parameters of the method.
     class_names : sequence of str, optional
         The name of each class, if `fit` is not given them.
-    epochs, batch_size, lr, warmup_lr, momentum, weight_decay, seed
+    epochs, batch_size, lr, warmup_lr, momentum, weight_decay
         The training recipe; the defaults are the paper's.
+    random_state : int, optional
+        Seed of everything random; 1 by default.
+    seed : int, optional
+        Another name of `random_state`.
     learner : str
         What is learnt: "prompt" (a context), "cocoop" (a context that depends on the image), or "prototypes" (the
         class features themselves, without a prompt).
     context_length, position, class_specific, context_words
         The prompt: how many context vectors, where the name stands, one context for each class or one for all,
         and words to start from.
+    shots : int
+        Train on so many images of each class, drawn at random; 0 takes all.
     views : int
         Random crops and flips of each training image; 0 trains on the centre view alone.
     template : str
@@ -57,6 +68,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         MiB of activations a step may keep; more classes than fit are processed in chunks.
     device : str
         "auto", "cpu" or "cuda".
+    precision : str
+        Of the towers' products: "float32", or "bfloat16" or "float16" on a GPU.
+    compile : bool
+        Have torch compile the image tower: slow to start, faster on many images.
+    workers : int
+        Processes that decode images ahead of the tower; 0: one a core.
+    skip_bad : bool
+        Leave out images that cannot be read, instead of stopping at them; `skipped_` lists them.
     cache : str or Path, optional
         Where encoded images are kept; the user's cache folder by default.
     verbose : bool
@@ -68,7 +87,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         The labels `predict` returns.
     class_names_ : tuple of str
         The names that stand in the prompts, in the order of `classes_`.
-    learnt_ : dict of Tensor
+    parameters_ : dict of Tensor
         What was learnt, by name; empty for zero-shot.
     context_ : ndarray
         The learnt context vectors; None if there are none.
@@ -76,6 +95,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         The class features images are compared with; None for "cocoop", where every image has its own.
     history_ : list of dict
         One record for each epoch.
+    skipped_ : list of str
+        The images that `fit` left out, and why.
 
     Examples
     --------
@@ -88,9 +109,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         model: str = "embedded",
-        method: str = "dspt",
+        method: str | Method | Callable[..., Any] = "dspt",
         *,
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
         epochs: int = 50,
         batch_size: int = 32,
@@ -98,16 +119,22 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         warmup_lr: float = 1e-5,
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
-        seed: int = 1,
+        random_state: int | None = None,
+        seed: int | None = None,
         learner: str = "prompt",
         context_length: int = 16,
         position: str = "end",
         class_specific: bool = False,
         context_words: str | None = None,
+        shots: int = 0,
         views: int = 0,
         template: str = GENERIC_TEMPLATE,
         text_memory: int = 2048,
         device: str = "auto",
+        precision: str = "float32",
+        compile: bool = False,
+        workers: int = 0,
+        skip_bad: bool = False,
         cache: str | Path | None = None,
         verbose: bool = False,
     ) -> None:
@@ -121,20 +148,32 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.warmup_lr = warmup_lr
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.random_state = random_state
         self.seed = seed
         self.learner = learner
         self.context_length = context_length
         self.position = position
         self.class_specific = class_specific
         self.context_words = context_words
+        self.shots = shots
         self.views = views
         self.template = template
         self.text_memory = text_memory
         self.device = device
+        self.precision = precision
+        self.compile = compile
+        self.workers = workers
+        self.skip_bad = skip_bad
         self.cache = cache
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, class_names: Sequence[str] | None = None) -> PromptClassifier:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        class_names: Sequence[str] | None = None,
+        sample_weight: Any = None,
+    ) -> PromptClassifier:
         """Learn a prompt and return self.
 
         Parameters
@@ -144,52 +183,52 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             Class names, or numbers 0..C-1 that index `class_names`.
         class_names : sequence of str
             The name of each class; needed if `y` holds numbers, else the sorted names in `y`.
+        sample_weight : array of N numbers, optional
+            How much each sample counts; only their ratios matter.
         """
-        config = self._config()
         items = _items(X)
         given = self.class_names if class_names is None else class_names
         names, classes, labels = _names_and_labels(y, given)
-        method = methods.make(config.method, **config.method_options())
-        tower = open_text_tower(config)
-        checkpoint = tower.checkpoint
-        learner = learners.make(names, config, tower)
-        begin = state = train.start(learner)
-        reporter = Reporter(silent=not self.verbose)
-        problem = train.Problem(
-            names,
-            image_features(
-                items, checkpoint, config, reporter, "images", config.views, self._cache()
-            ),
-            labels,
+        if len(labels) != len(items):
+            raise InputError(
+                f"labels: {len(labels)} of them for {len(items)} samples; they must be as many"
+            )
+        nobody = Split([], np.empty(0, np.int64))
+        task = pose(
+            Dataset("X", names, Split(items, labels), nobody),
+            self._config(),
+            method=None if isinstance(self.method, str) else self.method,
+            weights=_weights(sample_weight, len(items)),
+            truth_known=False,
+            reporter=self._reporter(),
+            cache=self._cache(),
+            skip_bad=self.skip_bad,
         )
-        train.check(problem, tower)
-        self.history_: list[dict[str, Any]] = []
-        if method.trains:
-            with reporter.task(config.method, config.epochs) as update:
-                for state, record in train.fit(problem, config, learner, begin):
-                    self.history_.append(record)
-                    update(state.epochs_done, epoch_text(record, config.epochs))
-            with torch.no_grad():
-                on_device = {k: value.to(tower.device) for k, value in state.learnt.items()}
-                self._take(on_device, learner.prototypes(on_device))
-        else:
-            self._take({}, learner.zero_shot())
+        learnt = learn(task, reporter=self._reporter())
+        self._take(learnt.parameters, learnt.prototypes)
+        self.history_ = learnt.records
+        self.skipped_ = [f"{fault.name}: {fault.reason}" for fault in task.skipped]
         self.class_names_ = names
         self.classes_ = classes
-        self._opened = checkpoint
-        self.logit_scale_ = checkpoint.logit_scale
-        self.model_fingerprint_ = checkpoint.fingerprint
+        assert isinstance(task.learner, learners.ClipLearner)
+        self._opened = task.learner.checkpoint
+        self.logit_scale_ = self._opened.logit_scale
+        self.model_fingerprint_ = self._opened.fingerprint
         return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the logits (N, C), scale * cosine; of two classes the second's minus the first's, of shape (N,)."""
+        found = train.logits(self.features(X), self.classify())
+        return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, softmax(scale * cosine), of shape (N, C)."""
-        check_is_fitted(self)
         return train.probabilities(self.features(X), self.classify())
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each item, as it was written in `y`."""
-        check_is_fitted(self)
-        return self.classes_[train.predict(self.features(X), self.classify())]
+        predicted: np.ndarray = self.classes_[train.predict(self.features(X), self.classify())]
+        return predicted
 
     def classify(self) -> learners.Classify:
         """Return the function from image features (n, D) to logits (n, C)."""
@@ -197,8 +236,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if self.prototypes_ is not None:
             return learners.by_prototypes(self.prototypes_, self.logit_scale_)
         config = self._config()
-        tower = open_text_tower(config, self._checkpoint())
-        return learners.make(self.class_names_, config, tower).classify(self.learnt_)
+        tower = learners.open_text_tower(config, self._checkpoint())
+        return learners.make(self.class_names_, config, tower).classify(self.parameters_)
 
     def features(self, X: Any) -> np.ndarray:
         """Return the L2-normalised image features (N, D) that `X` stands for."""
@@ -209,10 +248,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         elif len(items) <= _FEW:
             features = embed(items, self._image_tower())
         else:
-            reporter = Reporter(silent=not self.verbose)
-            features = image_features(
-                items, self._checkpoint(), self._config(), reporter, cache=self._cache()
-            )
+            features = self.encoder(self._reporter()).features(items)
         width = self.n_features_in_
         if features.shape[1] != width:
             raise InputError(
@@ -220,55 +256,73 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             )
         return features
 
-    def encoder(self, reporter: Reporter, skip_bad: bool = False) -> Encoder:
+    def encoder(self, reporter: Reporter, skip_bad: bool = False) -> learners.Encoder:
         """Return what turns the images of a split into features for this classifier."""
         check_is_fitted(self)
-        return Encoder(self._checkpoint(), self._config(), reporter, self._cache(), skip_bad)
+        return learners.open_encoder(
+            self._config(), self._checkpoint(), reporter, self._cache(), skip_bad
+        )
 
     def save(self, directory: str | Path) -> None:
         """Write the classifier to a folder that `dspt.load` and the command line read."""
         check_is_fitted(self)
-        folder = RunFolder(directory)
-        if folder.result() is not None or (folder.path / "state.safetensors").exists():
+        run = Run(directory)
+        if run.is_begun:
             raise InputError(f"folder {directory}: it holds a run of dspt train; give another one")
-        folder.check_ours()
-        with folder.locked():
-            folder.clear()
-            folder.save_learnt(self.learnt_, self.prototypes_)
-            write_json(folder.path / "environment.json", environment())
-            write_json(
-                folder.path / "config.json",
-                {
-                    "format": FORMAT,
-                    "settings": asdict(self._config()),
-                    "model_fingerprint": self.model_fingerprint_,
-                    "logit_scale": self.logit_scale_,
-                    "class_names": list(self.class_names_),
-                    "labels": self.classes_.tolist(),
-                },
-            )
+        description = Description(
+            settings=self._config(),
+            class_names=self.class_names_,
+            model_fingerprint=self.model_fingerprint_,
+            logit_scale=self.logit_scale_,
+            labels=tuple(self.classes_.tolist()),
+        )
+        run.check_ours()
+        with run.locked():
+            run.clear()
+            run.save_learnt(self.parameters_, self.prototypes_)
+            run.begin(description)
 
     def _config(self) -> Config:
-        options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
         parameters = self.get_params(deep=False)
-        for name in ("options", "class_names", "cache", "verbose"):
-            parameters.pop(name)
-        return from_dict({**parameters, "model": str(self.model), "option": options})
+        settings = {name: value for name, value in parameters.items() if name not in _OWN}
+        # the names of a method's own hyper-parameters are its business, also in the record
+        named = self.method if isinstance(self.method, str) else methods.make(self.method).name
+        options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
+        seeds = [seed for seed in (self.random_state, self.seed) if seed is not None]
+        if len(set(seeds)) > 1:
+            raise InputError(
+                f"seed = {self.seed}, random_state = {self.random_state}: they are two names of one setting; give one"
+            )
+        seed = seeds[0] if seeds else Config.seed
+        if isinstance(seed, np.integer):
+            seed = int(seed)
+        return Config(
+            **{
+                **settings,
+                "model": str(self.model),
+                "method": named,
+                "option": options,
+                "seed": seed,
+            }
+        )
+
+    def _reporter(self) -> Reporter:
+        return Reporter(silent=not self.verbose)
 
     def _cache(self) -> Path | None:
         return None if self.cache is None else Path(self.cache)
 
-    def _take(self, learnt: learners.Parameters, prototypes: torch.Tensor | None) -> None:
+    def _take(self, parameters: learners.Parameters, prototypes: torch.Tensor | None) -> None:
         """Be the classifier with these parameters."""
-        self.learnt_ = learnt
+        self.parameters_ = parameters
         self.prototypes_ = prototypes
-        context = learnt.get("context")
+        context = parameters.get("context")
         self.context_ = None if context is None else context.cpu().numpy()
-        features = learnt["meta.down.weight"] if prototypes is None else prototypes
-        self.n_features_in_ = features.shape[1]
+        width = learners.LEARNERS[self.learner].feature_width(parameters)
+        self.n_features_in_ = width if prototypes is None else prototypes.shape[1]
 
     def _checkpoint(self) -> Checkpoint:
-        """The checkpoint, opened when images have to be encoded and not before."""
+        """Return the checkpoint, opened when images have to be encoded and not before."""
         if not hasattr(self, "_opened"):
             self._opened = open_checkpoint(self.model)
             if self._opened.fingerprint != self.model_fingerprint_:
@@ -279,7 +333,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         return self._opened
 
     def _image_tower(self) -> ImageTower:
-        """The image tower, loaded once for all requests."""
+        """Return the image tower, loaded once for all requests."""
         if not hasattr(self, "_loaded"):
             self._loaded = ImageTower(self._checkpoint(), str(find_device(self.device)))
         return self._loaded
@@ -294,41 +348,68 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
 
     It computes on `device`, wherever it was trained.
     """
-    folder = RunFolder(directory)
-    if not folder.path.is_dir():
+    run = Run(directory)
+    if not run.path.is_dir():
         raise InputError(f"run folder {directory}: no such folder")
-    description = folder.read_description()
-    try:
-        settings = description["settings"]
-        if settings.get("learner") == "network":
-            raise InputError(
-                f"run folder {directory}: it holds a network from scratch, not a prompt; give a run of dspt train"
-            )
-        config = from_dict(settings)
-        names = tuple(description["class_names"])
-        fingerprint, scale = description["model_fingerprint"], description["logit_scale"]
-    except (KeyError, TypeError):
-        raise InputError(f"run folder {directory}: its config.json is not one of dspt's") from None
-    learnt, prototypes = folder.load_learnt()
-    parameters = PromptClassifier().get_params(deep=False)
-    known = {name: settings[name] for name in parameters if name in settings}
-    known["device"] = device
-    classifier = PromptClassifier(**known, options=config.method_options() or None)
+    description = run.description()
+    config = description.settings
+    if not isinstance(config, Config):
+        raise InputError(
+            f"run folder {directory}: it holds a network from scratch, not a prompt; give a run of dspt train"
+        )
+    if description.model_fingerprint is None or description.logit_scale is None:
+        raise InputError(f"run folder {directory}: its config.json is not one of dspt's")
+    parameters, prototypes = run.load_learnt()
+    known = set(PromptClassifier().get_params(deep=False))
+    settings = {
+        each.name: getattr(config, each.name) for each in fields(config) if each.name in known
+    }
+    classifier = PromptClassifier(
+        **{
+            **settings,
+            "device": device,
+            "options": config.method_options() or None,
+            "seed": None,
+            "random_state": config.seed,
+        }
+    )
     where = find_device(device)
     classifier._take(
-        {name: value.to(where) for name, value in learnt.items()},
+        {name: value.to(where) for name, value in parameters.items()},
         None if prototypes is None else prototypes.to(where),
     )
-    classifier.class_names_ = names
-    classifier.classes_ = np.array(description.get("labels", names))
+    classifier.class_names_ = description.class_names
+    classifier.classes_ = np.array(description.labels or description.class_names)
     classifier.history_ = []
-    classifier.model_fingerprint_ = fingerprint
-    classifier.logit_scale_ = scale
+    classifier.skipped_ = []
+    classifier.model_fingerprint_ = description.model_fingerprint
+    classifier.logit_scale_ = description.logit_scale
     return classifier
 
 
+def _weights(sample_weight: Any, n: int) -> np.ndarray | None:
+    """Return the samples' weights as numbers; None if there are none."""
+    if sample_weight is None:
+        return None
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("sample_weight: expected numbers, one for each sample") from None
+    if weights.shape != (n,):
+        raise InputError(
+            f"sample_weight: expected {n} numbers, one for each sample, found shape {weights.shape}"
+        )
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any() or not weights.any():
+        row = int(np.argmax(bad)) if bad.any() else 0
+        raise InputError(
+            f"sample_weight: expected finite numbers of 0 or more, not all 0, found {weights[row]} at row {row}"
+        )
+    return weights
+
+
 def _items(X: Any) -> Any:
-    """X as items to encode, or as a float32 array of L2-normalised features."""
+    """Return X as items to encode, or as a float32 array of L2-normalised features."""
     if isinstance(X, str | Path):
         raise InputError(f"X: a single path ({X}); give a list of them")
     if hasattr(X, "to_numpy"):  # pandas
@@ -372,37 +453,62 @@ def _items(X: Any) -> Any:
 def _names_and_labels(
     y: Any, class_names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-    """The prompt names, the labels as the user writes them, and y as numbers."""
+    """Return the prompt names, the labels as the user writes them, and y as numbers."""
     if hasattr(y, "detach"):
         y = y.detach().cpu().numpy()
     y = np.asarray(y)
     if y.ndim != 1:
         raise InputError(f"y: expected one label for each sample, found shape {y.shape}")
-    if y.dtype == object and all(isinstance(label, int) for label in y):
-        y = y.astype(np.int64)
-    if y.dtype.kind in "OUS":
-        written = [label.decode() if isinstance(label, bytes) else str(label) for label in y]
-        # in sorted order, as scikit-learn's metrics expect columns to be
-        names = tuple(sorted(set(written) if class_names is None else map(str, class_names)))
-        position = {name: c for c, name in enumerate(names)}
-        unknown = next((i for i, label in enumerate(written) if label not in position), None)
-        if unknown is not None:
-            raise InputError(f"y: {written[unknown]!r} at row {unknown} is not one of class_names")
-        labels = np.array([position[label] for label in written], dtype=np.int64)
-        classes = np.array(names)
-    elif y.dtype.kind in "iu":
-        if class_names is None:
+    if y.dtype == object:
+        y = _written(y)
+    if y.dtype.kind == "S":
+        y = np.char.decode(y)
+    if y.dtype.kind == "U":
+        if (empty := np.char.strip(y) == "").any():
             raise InputError(
-                "class_names: needed, since y holds numbers; class_names[i] is the name of label i"
+                f"y: the label at row {int(empty.argmax())} is empty; leave the sample out"
             )
-        names = tuple(map(str, class_names))
-        labels = y.astype(np.int64)
-        classes = np.arange(len(names))
-    else:
+        # in sorted order, as scikit-learn's metrics expect columns to be
+        found = np.unique(y) if class_names is None else np.unique(list(map(str, class_names)))
+        unknown = ~np.isin(y, found)
+        if unknown.any():
+            row = int(unknown.argmax())
+            raise InputError(f"y: {str(y[row])!r} at row {row} is not one of class_names")
+        names = tuple(map(str, found))
+        _check_different(names if class_names is None else tuple(map(str, class_names)))
+        return names, np.array(names), np.searchsorted(found, y).astype(np.int64)
+    if y.dtype.kind not in "iu":
         raise InputError(f"y: expected class names or whole numbers, found {y.dtype}")
+    if class_names is None:
+        raise InputError(
+            "class_names: needed, since y holds numbers; class_names[i] is the name of label i"
+        )
+    names = tuple(map(str, class_names))
+    _check_different(names)
+    return names, np.arange(len(names)), y.astype(np.int64)
+
+
+def _written(y: np.ndarray) -> np.ndarray:
+    """Return an array of objects as one of texts or of whole numbers; nothing else is a label."""
+    labels = [label.decode() if isinstance(label, bytes) else label for label in y]
+    for row, label in enumerate(labels):
+        if label is None or (isinstance(label, float) and np.isnan(label)):
+            raise InputError(
+                f"y: the label at row {row} is missing ({label}); leave the sample out"
+            )
+    kinds = [
+        kind for kind in (str, int | np.integer) if all(isinstance(each, kind) for each in labels)
+    ]
+    if not kinds or any(isinstance(label, bool) for label in labels):
+        raise InputError(
+            "y: expected class names or whole numbers alone, found several kinds of labels"
+        )
+    return np.array(labels)
+
+
+def _check_different(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(
             f"class_names: {twice!r} is there twice; every class needs a name of its own"
         )
-    return names, classes, labels

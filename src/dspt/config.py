@@ -1,10 +1,15 @@
-"""Every setting of a training run, in one place, with its default and the reason for it."""
+"""Every setting of a run, in one place, with its default and the reason for it.
+
+`Settings` are those of any run; `Config` adds those of a run on CLIP's features, `NetworkConfig` those of a network
+that is trained from scratch. Whether a method or a learner exists is their rooms' business, not known here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from dspt.internal.errors import InputError
 
@@ -13,14 +18,19 @@ GENERIC_TEMPLATE = "a photo of a {}."
 # Settings that change how a run is done; what comes out of it differs at most by the rounding of sums.
 HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
 
+Value = TypeVar("Value")
 
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+
+def _setting(
+    default: Value, help: str, *, least: float | None = None, among: tuple[str, ...] = ()
+) -> Value:
+    """Return a field with its help, and what its values are limited to."""
+    return field(default=default, metadata={"help": help, "least": least, "among": among})
 
 
 @dataclass(frozen=True)
-class Config:
-    """The settings of a run. The command line is made from these fields; a run folder keeps them."""
+class Settings:
+    """What every run has, whatever is learnt. The command line is made from the fields; a run folder keeps them."""
 
     model: str = _setting(
         "embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'."
@@ -37,90 +47,36 @@ class Config:
         "prototypes (the class features themselves, without a prompt).",
     )
     seed: int = _setting(1, "Seed of everything random: noise, context, order of samples.")
-    epochs: int = _setting(50, "Passes over the training set; 50 in the paper.")
+    epochs: int = _setting(50, "Passes over the training set; 50 in the paper.", least=0)
     batch_size: int = _setting(
-        32, "Samples a step; 32 in the paper. The last short batch is left out."
+        32, "Samples a step; 32 in the paper. The last short batch is left out.", least=1
     )
-    lr: float = _setting(0.002, "Learning rate after warm-up, falling to zero on a cosine.")
-    warmup_lr: float = _setting(1e-5, "Learning rate of the first epoch.")
-    momentum: float = _setting(0.9, "Momentum of SGD, without Nesterov.")
-    weight_decay: float = _setting(5e-4, "Weight decay of SGD.")
-    context_length: int = _setting(16, "Number of context vectors.")
-    position: str = _setting("end", "Where the class name stands: end, middle or front.")
-    class_specific: bool = _setting(
-        False, "Learn one context for each class instead of one for all."
+    lr: float = _setting(
+        0.002, "Learning rate after warm-up, falling to zero on a cosine.", least=0
     )
-    context_words: str | None = _setting(
-        None, "Start from the embeddings of these words, e.g. 'a photo of a', not from N(0, 0.02)."
-    )
+    momentum: float = _setting(0.9, "Momentum of SGD, without Nesterov.", least=0)
+    weight_decay: float = _setting(5e-4, "Weight decay of SGD.", least=0)
     shots: int = _setting(
-        0, "Train on so many images of each class, drawn with the seed; 0 takes all, as the paper."
-    )
-    views: int = _setting(
         0,
-        "Random crops and flips to keep of each training image; 0 trains on the centre view alone.",
+        "Train on so many images of each class, drawn with the seed; 0 takes all, as the paper.",
+        least=0,
     )
-    template: str = _setting(GENERIC_TEMPLATE, "Prompt for zero-shot, with {} for the class name.")
-    text_memory: int = _setting(
-        2048, "MiB of activations a step may keep; more classes than fit are processed in chunks."
+    test_every: int = _setting(
+        1, "Epochs from one test to the next; the last five are tested in any case.", least=1
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
-    precision: str = _setting(
-        "float32",
-        "Of the towers' products: float32, or bfloat16 or float16 on a GPU. Context, logits and loss are "
-        "float32 always; the text tower takes bfloat16 for float16.",
-    )
-    compile: bool = _setting(
-        False, "Have torch compile the image tower: slow to start, faster on many images."
-    )
-    workers: int = _setting(0, "Processes that decode images ahead of the tower; 0: one a core.")
 
     def __post_init__(self) -> None:
-        whole_numbers = ("seed", "epochs", "batch_size", "context_length", "text_memory")
-        for name in (*whole_numbers, "shots", "views", "workers"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(self, name, whole, "a whole number")
-        for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
-            _require(self, name, isinstance(getattr(self, name), int | float), "a number")
-        for name in ("class_specific", "compile"):
-            _require(self, name, isinstance(getattr(self, name), bool), "true or false")
-        for name in ("model", "method", "template", "device"):
-            _require(self, name, isinstance(getattr(self, name), str), "a text")
-        words = self.context_words is None or isinstance(self.context_words, str)
-        _require(self, "context_words", words, "a text")
-        for name in ("epochs", "shots", "views", "workers"):
-            _require(self, name, getattr(self, name) >= 0, "at least 0")
-        for name in ("batch_size", "context_length", "text_memory"):
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
-        for name in ("lr", "warmup_lr", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            _require(self, name, math.isfinite(value) and value >= 0, "a finite number, at least 0")
-        _require(self, "momentum", self.momentum < 1, "below 1")
-        _require(
-            self, "position", self.position in ("end", "middle", "front"), "end, middle or front"
-        )
-        learners = ("prompt", "cocoop", "prototypes")
-        _require(self, "learner", self.learner in learners, "prompt, cocoop or prototypes")
-        if self.learner == "prototypes":
-            for name in ("class_specific", "context_words"):
-                _require(self, name, not getattr(self, name), "none with learner prototypes")
-            for name, usual in (("context_length", 16), ("position", "end")):
-                same = getattr(self, name) == usual
-                _require(
-                    self, name, same, f"{usual}, the default: learner prototypes has no prompt"
-                )
-        _require(
-            self, "template", str(self.template).count("{}") == 1, "a text with exactly one {}"
-        )
-        _require(
-            self,
-            "precision",
-            self.precision in ("float32", "bfloat16", "float16"),
-            "float32, bfloat16 or float16",
-        )
         object.__setattr__(self, "option", tuple(self.option))
+        for each in fields(self):
+            self._check(each.name, each.type, each.metadata)
+        self._require("momentum", self.momentum < 1, "below 1")
         self.method_options()  # a malformed option is found here, not in the middle of a run
+
+    @property
+    def name(self) -> str:
+        """What a person calls a run with these settings."""
+        return self.method
 
     def method_options(self) -> dict[str, float | bool | str]:
         """Return the method's hyper-parameters, numbers and truth values recognised."""
@@ -138,18 +94,130 @@ class Config:
                 found[name] = value
         return found
 
+    def _check(self, name: str, kind: Any, limits: Mapping[str, Any]) -> None:
+        """Raise `InputError` unless a setting is of its kind and within its limits."""
+        value, least, among = getattr(self, name), limits.get("least"), limits.get("among")
+        truth = isinstance(value, bool)
+        if kind == "int":
+            self._require(name, isinstance(value, int) and not truth, "a whole number")
+        elif kind == "float":
+            self._require(name, isinstance(value, int | float) and not truth, "a number")
+            self._require(name, math.isfinite(value), f"a finite number, at least {least}")
+        elif kind == "bool":
+            self._require(name, truth, "true or false")
+        elif kind == "str":
+            self._require(name, isinstance(value, str), "a text")
+        elif kind == "str | None":
+            self._require(name, value is None or isinstance(value, str), "a text")
+        if least is not None:
+            number = "a finite number, " if kind == "float" else ""
+            self._require(name, value >= least, f"{number}at least {least}")
+        if among:
+            listed = f"{', '.join(among[:-1])} or {among[-1]}"
+            self._require(name, value in among, listed)
 
-def from_dict(values: dict[str, Any]) -> Config:
-    """Return the config with these values; an unknown name is an error, as a typing mistake would hide."""
-    known = {f.name for f in fields(Config)}
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise InputError(f"{name} = {getattr(self, name)!r}: expected {expected}")
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """The settings of a run on the features of a frozen CLIP; the defaults are the paper's."""
+
+    warmup_lr: float = _setting(1e-5, "Learning rate of the first epoch.", least=0)
+    context_length: int = _setting(16, "Number of context vectors.", least=1)
+    position: str = _setting(
+        "end",
+        "Where the class name stands: end, middle or front.",
+        among=("end", "middle", "front"),
+    )
+    class_specific: bool = _setting(
+        False, "Learn one context for each class instead of one for all."
+    )
+    context_words: str | None = _setting(
+        None, "Start from the embeddings of these words, e.g. 'a photo of a', not from N(0, 0.02)."
+    )
+    views: int = _setting(
+        0,
+        "Random crops and flips to keep of each training image; 0 trains on the centre view alone.",
+        least=0,
+    )
+    template: str = _setting(GENERIC_TEMPLATE, "Prompt for zero-shot, with {} for the class name.")
+    text_memory: int = _setting(
+        2048,
+        "MiB of activations a step may keep; more classes than fit are processed in chunks.",
+        least=1,
+    )
+    precision: str = _setting(
+        "float32",
+        "Of the towers' products: float32, or bfloat16 or float16 on a GPU. Context, logits and loss are "
+        "float32 always; the text tower takes bfloat16 for float16.",
+        among=("float32", "bfloat16", "float16"),
+    )
+    compile: bool = _setting(
+        False, "Have torch compile the image tower: slow to start, faster on many images."
+    )
+    workers: int = _setting(
+        0, "Processes that decode images ahead of the tower; 0: one a core.", least=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("template", self.template.count("{}") == 1, "a text with exactly one {}")
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Settings):
+    """The settings of a network trained from scratch; the defaults are the paper's."""
+
+    model: str = _setting(
+        "resnet34",
+        "The network: resnet34, resnet18, or small for trials.",
+        among=("resnet34", "resnet18", "small"),
+    )
+    method: str = _setting("dspt", "The loss: coop (cross-entropy), dspt, gce, mae, ...")
+    learner: str = field(default="network", init=False, metadata={"help": "A network."})
+    seed: int = _setting(1, "Seed of everything random: noise, weights, order, crops and flips.")
+    epochs: int = _setting(200, "Passes over the training set; 200 in the paper.", least=1)
+    batch_size: int = _setting(
+        128,
+        "Images a step; 128 in the paper. The last short batch is left out.",
+        least=2,  # for batch normalisation
+    )
+    lr: float = _setting(
+        0.1, "Learning rate, a tenth of it after 40 % and 70 % of the epochs.", least=0
+    )
+    stem: str = _setting(
+        "imagenet",
+        "First layer: imagenet (7x7, stride 2, then pooled), as the paper; or cifar (3x3, stride 1).",
+        among=("imagenet", "cifar"),
+    )
+
+    @property
+    def name(self) -> str:
+        """What a person calls a run with these settings: the network and the method."""
+        return f"{self.model}-{self.method}"
+
+
+def config_for(learner: object) -> type[Settings]:
+    """Return the kind of settings that a learner takes."""
+    return NetworkConfig if learner == NetworkConfig.learner else Config
+
+
+def from_dict(values: Mapping[str, Any]) -> Settings:
+    """Return the settings with these values; an unknown name is an error, as a typing mistake would hide."""
+    kind = config_for(values.get("learner"))
+    known = {each.name for each in fields(kind)}
     unknown = sorted(set(values) - known)
     if unknown:
         raise InputError(
             f"setting {unknown[0]!r}: not known; the settings are {', '.join(sorted(known))}"
         )
-    return Config(**values)
-
-
-def _require(config: Config, name: str, holds: bool, expected: str) -> None:
-    if not holds:
-        raise InputError(f"{name} = {getattr(config, name)!r}: expected {expected}")
+    return kind(
+        **{
+            each.name: values[each.name]
+            for each in fields(kind)
+            if each.init and each.name in values
+        }
+    )

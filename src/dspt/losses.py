@@ -1,19 +1,21 @@
 """Losses of logits and labels: the double softmax, and those it is compared with.
 
-A loss is one plain function `(logits, labels, **hyper-parameters) -> per-sample loss` and a line in
-the table at the end. It may rely on float32 or float64 logits of shape (N, C) and int64 labels of
-shape (N,): `Loss` checks the input at the door, raises half precision to float32 and reduces.
+A loss is one plain function `(logits, labels, **hyper-parameters) -> per-sample loss` and a row of the table at the
+end, which says all that is known of it and, with `method`, makes it a method, too. It may rely on float32 or float64
+logits of shape (N, C) and int64 labels of shape (N,): `Loss` checks the input at the door, raises half precision to
+float32 and reduces.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,28 +29,57 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "sum": torch.sum,
 }
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "eps": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
-    "q": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    "scale": (lambda value: value > 0, "a number above 0"),
-    "alpha": (lambda value: value >= 0, "a number of 0 or more"),
-    "beta": (lambda value: value >= 0, "a number of 0 or more"),
-    "b": (lambda value: 0 <= value <= 1, "between 0 and 1"),
-    "t": (lambda value: value > 0, "a number above 0"),
-    "tau": (lambda value: value > 0, "a number above 0"),
-    "reciprocal": (lambda value: True, "True or False"),
-    "s": (lambda value: value > 0, "a number above 0"),
-    "shift": (lambda value: value >= 0, "a number of 0 or more"),
-}
+
+
+class Range(NamedTuple):
+    """What a hyper-parameter may be, as a test and in words."""
+
+    holds: Callable[[float], bool]
+    words: str
+
+
+ANY = Range(lambda value: True, "a finite number")
+TRUTH = Range(lambda value: True, "True or False")
+ABOVE_0 = Range(lambda value: value > 0, "a number above 0")
+FROM_0 = Range(lambda value: value >= 0, "a number of 0 or more")
+WITHIN_0_1 = Range(lambda value: 0 <= value <= 1, "between 0 and 1")
+ABOVE_0_TO_1 = Range(lambda value: 0 < value <= 1, "above 0 and at most 1")
+FROM_0_BELOW_1 = Range(lambda value: 0 <= value < 1, "at least 0 and below 1")
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss by name, with the default of each hyper-parameter it takes."""
+    """A loss by name.
+
+    Attributes
+    ----------
+    rule
+        The function itself; its further arguments are the hyper-parameters, with their defaults.
+    formula, source
+        What `dspt methods` shows.
+    ranges
+        What each hyper-parameter may be.
+    method
+        The name under which it is a method of its own; "" if it is none.
+    """
 
     name: str
     rule: Callable[..., Tensor]
-    defaults: dict[str, float]
+    formula: str = ""
+    source: str = ""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    method: str = ""
+
+    @cached_property
+    def defaults(self) -> dict[str, float]:
+        """The default of each hyper-parameter."""
+        _, _, *hyper = inspect.signature(self.rule).parameters.values()
+        return {parameter.name: parameter.default for parameter in hyper}
+
+    @property
+    def what(self) -> str:
+        """The rule in one sentence."""
+        return (inspect.getdoc(self.rule) or "A loss.").splitlines()[0]
 
     def __call__(
         self,
@@ -68,7 +99,7 @@ class Loss:
         labels : Tensor of shape (N,), any integer dtype
             Classes in 0..C-1.
         reduction : {"mean", "sum", "none"}
-            What becomes of the N losses.
+            Whether to return the mean of the N losses, their sum, or each of them.
         validate : bool
             Whether to look for labels out of range and for logits that are not finite. Both cost
             a pass over the data, so a loop that has checked its labels may go without.
@@ -84,7 +115,13 @@ class Loss:
         logits, labels = _checked(logits, labels, reduction)
         if validate:
             check_values(logits, labels)
-        return _REDUCTIONS[reduction](self.rule(logits, labels, **hyper))
+        losses = self.rule(logits, labels, **hyper)
+        shape = getattr(losses, "shape", None)
+        if shape != labels.shape:
+            found = type(losses).__name__ if shape is None else f"shape {tuple(shape)}"
+            expected = f"one value a sample, shape {tuple(labels.shape)}"
+            raise InputError(f"loss {self.name}: expected {expected}, found {found}")
+        return _REDUCTIONS[reduction](losses)
 
     def check(self, **hyper: float) -> None:
         """Raise `InputError` for a hyper-parameter it does not take or outside its range."""
@@ -92,7 +129,7 @@ class Loss:
             if key not in self.defaults:
                 takes = ", ".join(self.defaults) or "none"
                 raise InputError(f"loss {self.name}: no hyper-parameter {key!r}; it takes {takes}")
-            holds, expected = _RANGES.get(key, (lambda value: True, "a finite number"))
+            holds, expected = self.ranges.get(key, ANY)
             right_type = isinstance(value, bool) == isinstance(self.defaults[key], bool)
             finite = isinstance(value, Real) and math.isfinite(value)
             if not (right_type and finite and holds(value)):
@@ -101,16 +138,16 @@ class Loss:
 
 def get(name: str) -> Loss:
     """Return the loss called `name`: `get("gce")(logits, labels, q=0.7)`."""
-    if name not in _LOSSES:
-        near = get_close_matches(str(name).lower().replace("_", "-"), _LOSSES, n=2, cutoff=0.5)
+    if name not in LOSSES:
+        near = get_close_matches(str(name).lower().replace("_", "-"), LOSSES, n=2, cutoff=0.5)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise InputError(f"loss: no {name!r}{hint}; the losses are {', '.join(_LOSSES)}")
-    return _LOSSES[name]
+        raise InputError(f"loss: no {name!r}{hint}; the losses are {', '.join(LOSSES)}")
+    return LOSSES[name]
 
 
 def names() -> tuple[str, ...]:
     """Return the names `get` knows."""
-    return tuple(_LOSSES)
+    return tuple(LOSSES)
 
 
 def double_softmax_cross_entropy(
@@ -125,7 +162,7 @@ def double_softmax_cross_entropy(
     labels : Tensor of shape (N,), any integer dtype
         Classes in 0..C-1.
     reduction : {"mean", "sum", "none"}
-        What becomes of the N losses.
+        Whether to return the mean of the N losses, their sum, or each of them.
     validate : bool
         Whether to look for labels out of range and for logits that are not finite.
 
@@ -134,7 +171,7 @@ def double_softmax_cross_entropy(
     Tensor
         A scalar, or shape (N,) for "none"; float64 for float64 logits, float32 for all others.
     """
-    return _LOSSES["dspt"](logits, labels, reduction, validate=validate)
+    return LOSSES["dspt"](logits, labels, reduction, validate=validate)
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -194,55 +231,67 @@ def _of_label(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _ce(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy on every sample with its given label."""
     return F.cross_entropy(logits, labels, reduction="none")
 
 
 def _smoothing(logits: Tensor, labels: Tensor, eps: float = 0.2) -> Tensor:
+    """Cross-entropy with smoothed labels."""
     return F.cross_entropy(logits, labels, reduction="none", label_smoothing=eps)
 
 
 def _mae(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean absolute error on every sample with its given label."""
     return 1 - _of_label(logits.softmax(1), labels)
 
 
 def _gce(logits: Tensor, labels: Tensor, q: float = 0.7) -> Tensor:
+    """Generalised cross-entropy on every sample with its given label."""
     # p**q has an infinite slope at p = 0, exp(q log p) has none; expm1 keeps small q exact.
     return -torch.expm1(q * _of_label(logits.log_softmax(1), labels)) / q
 
 
 def _nce(logits: Tensor, labels: Tensor, scale: float = 1.0) -> Tensor:
+    """Normalised cross-entropy on every sample with its given label."""
     log_p = logits.log_softmax(1)
     return scale * _of_label(log_p, labels) / log_p.sum(1)
 
 
 def _rce(logits: Tensor, labels: Tensor) -> Tensor:
+    """Reverse cross-entropy: the prediction is the truth, and the label predicts it."""
     # -sum_k p_k log(one-hot_k): log 1 = 0 at the label, log 0 taken as log 1e-4 everywhere else.
     return -math.log(1e-4) * _mae(logits, labels)
 
 
 def _sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
+    """Symmetric cross-entropy on every sample with its given label."""
     return alpha * _ce(logits, labels) + beta * _rce(logits, labels)
 
 
 def _nce_rce(logits: Tensor, labels: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    """Normalised plus reverse cross-entropy on every sample with its given label."""
     return alpha * _nce(logits, labels) + beta * _rce(logits, labels)
 
 
 def _nce_mae(logits: Tensor, labels: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
+    """Normalised cross-entropy plus mean absolute error."""
     return alpha * _nce(logits, labels) + beta * _mae(logits, labels)
 
 
 def _bootstrap(logits: Tensor, labels: Tensor, b: float = 0.95) -> Tensor:
+    """Soft bootstrapping: the rest of the target is the prediction."""
     log_p = logits.log_softmax(1)
     entropy = -(log_p.exp() * log_p).sum(1)
     return -b * _of_label(log_p, labels) + (1 - b) * entropy
 
 
 def _bootstrap_hard(logits: Tensor, labels: Tensor, b: float = 0.8) -> Tensor:
+    """Hard bootstrapping: the rest of the target is the predicted class."""
     return b * _ce(logits, labels) + (1 - b) * _ce(logits, logits.argmax(1))
 
 
 def _logitnorm(logits: Tensor, labels: Tensor, t: float = 1.0) -> Tensor:
+    """Cross-entropy of logits of one length."""
     norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
     return _ce(logits / (norm + 1e-7) / t, labels)
 
@@ -250,6 +299,7 @@ def _logitnorm(logits: Tensor, labels: Tensor, t: float = 1.0) -> Tensor:
 def _logitclip(
     logits: Tensor, labels: Tensor, tau: float = 1.0, reciprocal: bool = False
 ) -> Tensor:
+    """Cross-entropy of logits no longer than tau; public code cuts to 1/tau (reciprocal)."""
     norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
     # LogitClip's published code rescales to norm 1/tau where its paper says tau.
     rescaled = logits * ((1 / tau if reciprocal else tau) / norm.clamp(min=tau))
@@ -257,23 +307,26 @@ def _logitclip(
 
 
 def _square(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the squares of normalised logits."""
     # The squares of a unit vector sum to 1: a softmax's place is taken, and CE follows as in DSPT.
     return _ce(F.normalize(logits, dim=1).square(), labels)
 
 
 def _dspt(logits: Tensor, labels: Tensor) -> Tensor:
+    """Double-softmax cross-entropy, as the paper has it."""
     p = logits.softmax(1)
     return p.logsumexp(1) - _of_label(p, labels)
 
 
 def _dspt_scale(logits: Tensor, labels: Tensor, s: float = 1.0) -> Tensor:
+    """Double-softmax cross-entropy; s scales the outer softmax: 1 is the paper's, towards 0 it is MAE."""
     # The value grows as log(C)/s while s falls; the gradient tends to that of MAE.
     p = s * logits.softmax(1)
     return (p.logsumexp(1) - _of_label(p, labels)) / s
 
 
 def _shifted(logits: Tensor, labels: Tensor, shift: float = 0.0) -> Tensor:
-    """-(1 + n) log((p_y + n) / (1 + n)): cross-entropy for n = 0, towards MAE for a large n."""
+    """Cross-entropy of a shifted probability: cross-entropy for no shift, towards MAE for a large one."""
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0]
     if shift < 1e-12:  # no probability that matters is as small, and 1 / shift would overflow
         return -log_p
@@ -281,30 +334,106 @@ def _shifted(logits: Tensor, labels: Tensor, shift: float = 0.0) -> Tensor:
     return (1 + shift) * torch.log1p((1 - p) / (p + shift))  # no difference of large numbers
 
 
-_RULES: dict[str, Callable[..., Tensor]] = {
-    "ce": _ce,
-    "smoothing": _smoothing,
-    "mae": _mae,
-    "gce": _gce,
-    "nce": _nce,
-    "rce": _rce,
-    "sce": _sce,
-    "nce-rce": _nce_rce,
-    "nce-mae": _nce_mae,
-    "bootstrap": _bootstrap,
-    "bootstrap-hard": _bootstrap_hard,
-    "logitnorm": _logitnorm,
-    "logitclip": _logitclip,
-    "square": _square,
-    "dspt": _dspt,
-    "dspt-scale": _dspt_scale,
-    "shifted": _shifted,
-}
+_TABLE = (
+    Loss("ce", _ce, "-log p_y", "Zhou et al., IJCV 2022", method="coop"),
+    Loss(
+        "smoothing",
+        _smoothing,
+        "-(1 - eps) log p_y - eps/C sum_k log p_k",
+        "Szegedy et al., CVPR 2016",
+        {"eps": FROM_0_BELOW_1},
+        method="smoothing",
+    ),
+    Loss("mae", _mae, "1 - p_y", "Ghosh et al., AAAI 2017", method="mae"),
+    Loss(
+        "gce",
+        _gce,
+        "(1 - p_y^q) / q",
+        "Zhang and Sabuncu, NeurIPS 2018",
+        {"q": ABOVE_0_TO_1},
+        method="gce",
+    ),
+    Loss(
+        "nce",
+        _nce,
+        "scale * log p_y / sum_k log p_k",
+        "Ma et al., ICML 2020",
+        {"scale": ABOVE_0},
+        method="nce",
+    ),
+    Loss("rce", _rce, "-log(1e-4) (1 - p_y)", "Wang et al., ICCV 2019"),
+    Loss(
+        "sce",
+        _sce,
+        "alpha CE + beta RCE",
+        "Wang et al., ICCV 2019",
+        {"alpha": FROM_0, "beta": FROM_0},
+        method="sce",
+    ),
+    Loss(
+        "nce-rce",
+        _nce_rce,
+        "alpha NCE + beta RCE",
+        "Ma et al., ICML 2020",
+        {"alpha": FROM_0, "beta": FROM_0},
+        method="nce-rce",
+    ),
+    Loss(
+        "nce-mae",
+        _nce_mae,
+        "alpha NCE + beta MAE",
+        "Ma et al., ICML 2020",
+        {"alpha": FROM_0, "beta": FROM_0},
+    ),
+    Loss(
+        "bootstrap",
+        _bootstrap,
+        "b CE - (1 - b) sum_k p_k log p_k",
+        "Reed et al., ICLR 2015 workshop",
+        {"b": WITHIN_0_1},
+        method="bootstrap",
+    ),
+    Loss(
+        "bootstrap-hard",
+        _bootstrap_hard,
+        "b CE - (1 - b) log p_argmax",
+        "Reed et al., ICLR 2015 workshop",
+        {"b": WITHIN_0_1},
+        method="bootstrap-hard",
+    ),
+    Loss(
+        "logitnorm",
+        _logitnorm,
+        "CE(z / |z| / t)",
+        "Wei et al., ICML 2022",
+        {"t": ABOVE_0},
+        method="logitnorm",
+    ),
+    Loss(
+        "logitclip",
+        _logitclip,
+        "CE(z min(1, tau / |z|))",
+        "Wei et al., ICML 2023",
+        {"tau": ABOVE_0, "reciprocal": TRUTH},
+        method="logitclip",
+    ),
+    Loss("square", _square, "CE(u * u), u = z / |z|", "the DSPT paper, ICML 2026", method="square"),
+    Loss("dspt", _dspt, "logsumexp(p) - p_y", "the DSPT paper, ICML 2026"),
+    Loss(
+        "dspt-scale",
+        _dspt_scale,
+        "(logsumexp(s p) - s p_y) / s",
+        "the DSPT paper, ICML 2026",
+        {"s": ABOVE_0},
+        method="dspt",
+    ),
+    Loss(
+        "shifted",
+        _shifted,
+        "(1 + n) log((1 + n) / (p_y + n))",
+        "this package",
+        {"shift": FROM_0},
+    ),
+)
 
-
-def _defaults(rule: Callable[..., Any]) -> dict[str, float]:
-    _, _, *hyper = inspect.signature(rule).parameters.values()
-    return {parameter.name: parameter.default for parameter in hyper}
-
-
-_LOSSES = {name: Loss(name, rule, _defaults(rule)) for name, rule in _RULES.items()}
+LOSSES = {loss.name: loss for loss in _TABLE}

@@ -1,65 +1,192 @@
-"""A run is a folder that explains itself, and all that later tools need to know about it.
+"""A run is a folder that explains itself. Nobody else opens its files.
 
     config.json           settings, data, noise, class names, fingerprints: what was asked for
     environment.json      versions and machine
     labels.csv            the labels of the train split after noise, in the order of the source
-    skipped.csv           what --skip-bad left out, if anything: split, item, reason
+    skipped.csv           what was left out because it could not be read, if anything: split, item, reason
     metrics.jsonl         one line for each epoch
     state.safetensors     where to go on after an interruption
-    context.safetensors   what was learnt: the context and the class prototypes
+    context.safetensors   what was learnt: the parameters, and the class prototypes they give
     result.json           the figures of the finished run
 
-Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended.
+Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended. torch is imported only
+where tensors are: tables and reports are made without it.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
 
-from dspt import __version__
-from dspt.backbone.checkpoint import Checkpoint
-from dspt.config import HARMLESS, Config
+from dspt import __version__, noise
+from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.files import replacing, write_json
-from dspt.train import State
+from dspt.internal.files import replacing, uninterrupted, write_json
+from dspt.internal.progress import Reporter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dspt.learners import Parameters
+    from dspt.problem import Task
+    from dspt.train import Record, State
 
 FORMAT = 1
 
+CONFIG, RESULT, ENVIRONMENT = "config.json", "result.json", "environment.json"
+LABELS, SKIPPED, METRICS = "labels.csv", "skipped.csv", "metrics.jsonl"
+STATE, LEARNT = "state.safetensors", "context.safetensors"
 # config.json first: without it the folder is no run any more, so a kill leaves nothing that could be taken for one.
-_FILES = (
-    "config.json",
-    "result.json",
-    "environment.json",
-    "labels.csv",
-    "skipped.csv",
-    "metrics.jsonl",
-    "state.safetensors",
-    "context.safetensors",
-)
+_FILES = (CONFIG, RESULT, ENVIRONMENT, LABELS, SKIPPED, METRICS, STATE, LEARNT)
 
 # The parts of a state that are named tensors; a tensor is saved under the name of its part and its own.
-_GROUPS = ("learnt", "momentum", "memory")
+_GROUPS = {"parameters": "learnt", "momentum": "momentum", "memory": "memory"}
 
 # What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
 # by their fingerprint, wherever they are.
 _FREE = {"data", *(f"settings.{name}" for name in HARMLESS)}
 
+# What settings were called in earlier versions.
+_FORMERLY = {"limit": "shots"}
 
-class RunFolder:
-    """The files of one run."""
+_ANEW = "start anew with `overwrite`"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run or a saved classifier is: what was asked for, and what it was made with."""
+
+    settings: Settings
+    class_names: tuple[str, ...]
+    data: str | None = None
+    data_fingerprint: str | None = None
+    noise: str | None = None
+    model_fingerprint: str | None = None
+    logit_scale: float | None = None
+    labels: tuple[Any, ...] | None = (
+        None  # of a saved classifier: the classes as the user writes them
+    )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it; what is not known is left out."""
+        known = {key: value for key, value in asdict(self).items() if value is not None}
+        return {"format": FORMAT, **known}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Description:
+        """Return what JSON says. A setting that came with a later version has its default."""
+        settings = {_FORMERLY.get(key, key): value for key, value in values["settings"].items()}
+        known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        names, labels = values["class_names"], values.get("labels")
+        return cls(
+            **{
+                **known,
+                "settings": from_dict(settings),
+                "class_names": tuple(names),
+                "labels": None if labels is None else tuple(labels),
+            }
+        )
+
+    def difference(self, other: Description) -> str:
+        """Return in what the other is not the same run: "lr is 0.1 there, 0.2 here"; "" if in nothing that counts."""
+        ours, theirs = _flat(self.as_dict()), _flat(other.as_dict())
+        keys = sorted((ours.keys() | theirs.keys()) - _FREE)
+        different = [key for key in keys if ours.get(key) != theirs.get(key)]
+        # a setting says more than the fingerprint it changed
+        different.sort(key=lambda key: "fingerprint" in key)
+        if not different:
+            return ""
+        key = different[0]
+        return (
+            f"{key.removeprefix('settings.')} is {ours.get(key)!r} there, {theirs.get(key)!r} here"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The figures of a finished run; accuracies are in percent.
+
+    Attributes
+    ----------
+    wrong_labels
+        The share of wrong labels among those that were learnt from.
+    accuracy
+        On the test set, averaged over the last five epochs; None without one.
+    last_accuracy
+        After the last epoch.
+    found
+        What the method found out about the labels, by name, such as the noise rate.
+    skipped
+        How many entries of the source were left out.
+    """
+
+    data: str
+    noise: str
+    wrong_labels: float | None = None
+    method: str
+    seed: int
+    epochs: int
+    accuracy: float | None
+    last_accuracy: float | None = None
+    zero_shot: float | None = None
+    loss: float | None = None
+    found: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    samples: int | None = None
+    skipped: int = 0
+    run: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it: what was found stands beside the rest."""
+        flat: dict[str, Any] = {}
+        for key, value in asdict(self).items():
+            flat |= value if key == "found" else {key: value}
+        return flat
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """Return what JSON says; raise ValueError for what no run can have."""
+        known = {each.name for each in fields(cls)} - {"found"}
+        found = {key: value for key, value in values.items() if key not in known}
+        made = cls(**{key: values[key] for key in known if key in values}, found=found)
+        texts = (made.data, made.noise, made.method, made.run)
+        numbers = (made.accuracy, made.last_accuracy, made.zero_shot, made.wrong_labels, made.loss)
+        sound = (
+            all(isinstance(text, str) for text in texts)
+            and all(number is None or _is_number(number) for number in numbers)
+            and _is_number(made.seconds)
+            and type(made.seed) is int
+        )
+        if not sound:
+            raise ValueError("not a result")
+        return made
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What came out of training."""
+
+    parameters: Parameters
+    prototypes: Tensor | None  # (C, D), if they are the same for all images
+    records: list[Record]
+    found: dict[str, float]
+    zero_shot: float | None  # test accuracy of the fixed prompt
+    seconds: float
+
+
+class Run:
+    """The folder of one run."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -67,49 +194,38 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone."""
+        from filelock import FileLock, Timeout
+
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "w")  # noqa: SIM115 - closed below, held meanwhile
+            lock = FileLock(self.path / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise InputError(
+                f"run folder {self.path}: another process is training in it; wait for it",
+                "choose another folder with `out`",
+            ) from None
         except OSError as error:
             raise InputError(
                 f"run folder {self.path}: cannot be written ({error.strerror})"
             ) from None
-        with lock:
-            try:
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass  # no such locks on Windows; the files are whole all the same
-            except OSError:
-                raise InputError(
-                    f"run folder {self.path}: another process is training in it; wait for it or give another --out"
-                ) from None
+        try:
             yield
+        finally:
+            lock.release()
 
-    def begin(self, description: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-        """Write what the run is, or check that the folder holds the same run.
-
-        `defaults` are those of its settings, which an older folder may not know; those of `Config` if not given.
-        """
+    def begin(self, description: Description, overwrite: bool = False) -> None:
+        """Write what the run is, or check that the folder holds the same run."""
+        if overwrite:
+            self.clear()
         self.check_ours()
-        if not (self.path / "config.json").exists():
-            write_json(self.path / "environment.json", environment())
-            write_json(self.path / "config.json", description)
-            return
-        # A setting that came with a later version had its default before.
-        usual = asdict(Config()) if defaults is None else dict(defaults)
-        flat = _flat({"settings": usual}) | _flat(self.read_description())
-        asked = _flat(json.loads(json.dumps(description)))
-        keys = sorted(flat.keys() | asked.keys())
-        different = [key for key in keys if key not in _FREE and flat.get(key) != asked.get(key)]
-        # a setting says more than the fingerprint it changed
-        different.sort(key=lambda key: "fingerprint" in key)
-        if different:
-            key = different[0]
+        if not (self.path / CONFIG).exists():
+            write_json(self.path / ENVIRONMENT, environment())
+            write_json(self.path / CONFIG, description.as_dict())
+        elif difference := self.description().difference(description):
             raise InputError(
-                f"run folder {self.path}: it holds another run ({key.removeprefix('settings.')} is {flat.get(key)!r} "
-                f"there, {asked.get(key)!r} here); give another --out, or --overwrite to start anew"
+                f"run folder {self.path}: it holds another run ({difference})",
+                f"choose another folder with `out`, or {_ANEW}",
             )
 
     def check_ours(self) -> None:
@@ -118,12 +234,12 @@ class RunFolder:
             return
         names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
         strange = [name for name in names if name not in _FILES]
-        if not strange and "config.json" in names:
-            found = self.read_description()
+        if not strange and CONFIG in names:
+            found = _read_json(self.path / CONFIG, f"run folder {self.path}")
             if not (
                 isinstance(found, dict) and {"format", "settings", "class_names"} <= found.keys()
             ):
-                strange = ["config.json"]
+                strange = [CONFIG]
         if strange:
             raise InputError(
                 f"run folder {self.path}: it has files of something else in it ({strange[0]}); give another folder"
@@ -135,30 +251,56 @@ class RunFolder:
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
-    def read_description(self) -> dict[str, Any]:
-        """Return config.json."""
-        return _read_json(self.path / "config.json", f"run folder {self.path}")
+    @property
+    def is_done(self) -> bool:
+        """Whether the run is finished."""
+        return (self.path / RESULT).exists()
 
-    def result(self) -> dict[str, Any] | None:
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run of `dspt train` in the folder, finished or not."""
+        return self.is_done or (self.path / STATE).exists()
+
+    def description(self) -> Description:
+        """Return what the run is."""
+        found = _read_json(self.path / CONFIG, f"run folder {self.path}")
+        try:
+            return Description.from_dict(found)
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(f"run folder {self.path}: its {CONFIG} is not one of dspt's") from None
+
+    def result(self) -> Result | None:
         """Return the figures of the finished run, or None."""
-        path = self.path / "result.json"
-        if not path.exists():
+        if not self.is_done:
             return None
-        found = _read_json(path, f"run folder {self.path}")
-        if not (isinstance(found, dict) and "accuracy" in found):
-            raise self._damaged(path.name)
-        return found
+        found = _read_json(self.path / RESULT, f"run folder {self.path}")
+        try:
+            return Result.from_dict(found)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise self._damaged(RESULT) from None
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write the figures of the finished run."""
-        write_json(self.path / "result.json", result)
+        write_json(self.path / RESULT, result.as_dict())
+
+    def environment(self) -> dict[str, Any]:
+        """Return the versions and the machine of the run; nothing if they are not known."""
+        try:
+            found = _read_json(self.path / ENVIRONMENT, f"run folder {self.path}")
+        except InputError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def save_labels(self, labels: np.ndarray) -> None:
+        """Write the labels of the train split after noise."""
+        noise.write_labels(self.path / LABELS, labels)
 
     def save_skipped(self, faults: Sequence[Fault]) -> None:
         """Write what was left out, if anything was."""
         if not faults:
             return
         with (
-            replacing(self.path / "skipped.csv") as temporary,
+            replacing(self.path / SKIPPED) as temporary,
             open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
         ):
             rows = csv.writer(file)
@@ -167,100 +309,208 @@ class RunFolder:
 
     # One line for each epoch. The state is written after the line, so there may be a line too many, never one too few.
 
-    def records(self, epochs_done: int) -> list[dict[str, Any]]:
-        """Return the records of the first `epochs_done` epochs, dropping any later line from the file."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = lines[:epochs_done]
-        if len(kept) < epochs_done:
+    def records(self, epochs: int | None = None) -> list[Record]:
+        """Return the records of the first `epochs` epochs, or of all that have one."""
+        lines = self._lines()
+        if len(lines) < (epochs or 0):
             raise InputError(
-                f"run folder {self.path}: metrics.jsonl has {len(kept)} epochs, but {epochs_done} are done; "
-                "give --overwrite to start anew"
+                f"run folder {self.path}: {METRICS} has {len(lines)} epochs, but {epochs} are done",
+                _ANEW,
             )
-        if kept != lines:
-            with replacing(path) as temporary:
-                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         try:
-            records = [json.loads(line) for line in kept]
-            if [record["epoch"] for record in records] == list(range(1, epochs_done + 1)):
+            records = [json.loads(line) for line in lines[:epochs]]
+            if [record["epoch"] for record in records] == list(range(1, len(records) + 1)):
                 return records
         except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
             pass
-        raise self._damaged("metrics.jsonl")
+        raise self._damaged(METRICS)
 
     def epochs_recorded(self) -> int:
         """Return how many epochs have a record."""
-        path = self.path / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
+        return len(self._lines())
 
-    def add_record(self, record: dict[str, Any]) -> None:
+    def _lines(self) -> list[str]:
+        path = self.path / METRICS
+        try:
+            return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        except (OSError, UnicodeDecodeError):
+            raise self._damaged(METRICS) from None
+
+    def drop_records(self, epochs_done: int) -> None:
+        """Remove the lines of epochs whose state was not saved any more."""
+        lines = self._lines()
+        if len(lines) > epochs_done:
+            with replacing(self.path / METRICS) as temporary:
+                kept = "".join(line + "\n" for line in lines[:epochs_done])
+                temporary.write_text(kept, encoding="utf-8")
+
+    def add_record(self, record: Record) -> None:
         """Append the record of an epoch."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with open(self.path / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def save_state(self, state: State, seconds: float) -> None:
         """Write where to go on from."""
         tensors = {
             f"{group}.{name}": value
-            for group in _GROUPS
-            for name, value in getattr(state, group).items()
+            for part, group in _GROUPS.items()
+            for name, value in getattr(state, part).items()
         }
         _save(
-            self.path / "state.safetensors",
+            self.path / STATE,
             tensors,
             {"epochs_done": str(state.epochs_done), "seconds": repr(seconds)},
         )
 
     def load_state(self) -> tuple[State, float] | None:
         """Return where to go on from and the seconds spent so far, or None."""
-        path = self.path / "state.safetensors"
-        if not path.exists():
+        from dspt.train import State
+
+        if not (self.path / STATE).exists():
             return None
-        tensors, metadata = _load(path)
-        groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
+        tensors, metadata = _load(self.path / STATE)
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in _GROUPS}
+        of_group = {group: part for part, group in _GROUPS.items()}
         for key, value in tensors.items():
             group, _, name = key.partition(".")
-            if group not in groups:
-                raise self._damaged(path.name)
-            groups[group][name] = value
-        if not ({"epochs_done", "seconds"} <= metadata.keys() and groups["learnt"]):
-            raise self._damaged(path.name)
-        return State(int(metadata["epochs_done"]), **groups), float(metadata["seconds"])
+            if group not in of_group:
+                raise self._damaged(STATE)
+            parts[of_group[group]][name] = value
+        if not ({"epochs_done", "seconds"} <= metadata.keys() and parts["parameters"]):
+            raise self._damaged(STATE)
+        return State(int(metadata["epochs_done"]), **parts), float(metadata["seconds"])
 
-    def save_learnt(self, learnt: dict[str, Tensor], prototypes: Tensor | None) -> None:
+    def save_learnt(self, parameters: Parameters, prototypes: Tensor | None) -> None:
         """Write what was learnt, and the class prototypes it gives, if they are the same for all images."""
         fixed = {} if prototypes is None else {"prototypes": prototypes}
-        _save(self.path / "context.safetensors", {**learnt, **fixed}, {"format": str(FORMAT)})
+        _save(self.path / LEARNT, {**parameters, **fixed}, {"format": str(FORMAT)})
 
-    def load_learnt(self) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return what was learnt (nothing for zero-shot), and the class prototypes."""
-        path = self.path / "context.safetensors"
+    def load_learnt(self) -> tuple[Parameters, Tensor | None]:
+        """Return what was learnt (nothing for zero-shot), and the class prototypes if there are any."""
+        from dspt.learners import LEARNERS
+
+        path = self.path / LEARNT
         if not path.exists():
             raise InputError(
-                f"run folder {self.path}: no context.safetensors in it, so nothing has been learnt yet; "
+                f"run folder {self.path}: no {LEARNT} in it, so nothing has been learnt yet; "
                 "give a folder that dspt train or PromptClassifier.save has finished"
             )
-        learnt = _load(path)[0]
-        prototypes = learnt.pop("prototypes", None)
-        if prototypes is None and "meta.down.weight" not in learnt:  # only CoCoOp has none
-            raise self._damaged(path.name)
-        return learnt, prototypes
+        parameters = _load(path)[0]
+        prototypes = parameters.pop("prototypes", None)
+        kind = LEARNERS.get(self.description().settings.learner)
+        if prototypes is None and kind is not None and kind.has_prototypes:
+            raise self._damaged(LEARNT)
+        return parameters, prototypes
 
     def _damaged(self, name: str) -> InputError:
         return InputError(
-            f"run folder {self.path}: {name} is damaged; remove the folder, or give --overwrite, to start anew"
+            f"run folder {self.path}: {name} is damaged; remove the folder to start anew", _ANEW
         )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run, as its folder tells it."""
+
+    run: Run
+    description: Description
+    result: Result
+
+
+def find(folder: Path) -> list[Finished]:
+    """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
+    found = []
+    for path in sorted(folder.rglob(RESULT)):
+        run = Run(path.parent)
+        try:
+            result = run.result()
+            if result is not None:
+                found.append(Finished(run, run.description(), result))
+        except InputError:
+            continue
+    return found
+
+
+def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) -> Learnt:
+    """Return what a task gives, after the epochs that the folder of its run does not have yet.
+
+    Each epoch is saved as soon as it is done, if there is a folder.
+    """
+    import torch
+
+    from dspt.train import State, findings, fit, zero_shot_accuracy
+
+    reporter = reporter or Reporter(silent=True)
+    learner, epochs = task.learner, task.config.epochs
+    started = time.monotonic()
+    zero_shot = zero_shot_accuracy(task)
+    if not task.method.trains:
+        return Learnt({}, learner.zero_shot, [], {}, zero_shot, time.monotonic() - started)
+
+    state, before = (run and run.load_state()) or (State(0, task.start), 0.0)
+    records = run.records(state.epochs_done) if run else []
+    if run:
+        run.drop_records(state.epochs_done)
+    if records:
+        reporter.say(f"going on after epoch {state.epochs_done} of {epochs}")
+    title = f"{task.config.name} seed {task.config.seed}"
+    with reporter.task(title, epochs, state.epochs_done) as update:
+        text = ""
+
+        def on_step(done: int, steps: int, *_: object) -> None:
+            update(len(records) + done / steps, text)
+
+        for reached, record in fit(task, state, on_step):
+            state = reached
+            with uninterrupted():
+                records.append(record)
+                if run:
+                    run.add_record(record)
+                    run.save_state(state, before + time.monotonic() - started)
+            text = epoch_text(record, epochs)
+            update(len(records), text)
+    if run:
+        # Nobody goes on from here, and the momentum may be as large as a network.
+        run.save_state(replace(state, momentum={}), before + time.monotonic() - started)
+    parameters = learner.placed(state.parameters)
+    with torch.no_grad():
+        prototypes = learner.prototypes(parameters)
+    seconds = before + time.monotonic() - started
+    return Learnt(parameters, prototypes, records, findings(state), zero_shot, seconds)
+
+
+def epoch_text(record: Record, epochs: int) -> str:
+    """Return a record in words: "epoch 3/50  loss 0.512  accuracy 81.2 %"."""
+    text = f"epoch {record['epoch']}/{epochs}"
+    if record.get("loss") is not None:
+        text += f"  loss {record['loss']:.3f}"
+    if "accuracy" in record:
+        text += f"  accuracy {record['accuracy']:.1f} %"
+    return text
+
+
+def settings_that_count(settings: Settings) -> dict[str, Any]:
+    """Return the settings that make a run another run, where they are not the defaults.
+
+    Defaults are left out, so that a setting which is added one day does not change what is the same today.
+    """
+    usual = asdict(config_for(settings.learner)())
+    return {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in HARMLESS and value != usual[name]
+    }
 
 
 def environment() -> dict[str, Any]:
     """Return the versions and the machine a result depends on."""
-    import numpy
+    import torch
 
     return {
         "dspt": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "numpy": numpy.__version__,
+        "numpy": np.__version__,
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
@@ -269,21 +519,21 @@ def environment() -> dict[str, Any]:
     }
 
 
-def describe(
-    config: Config, class_names: tuple[str, ...], checkpoint: Checkpoint, **more: Any
-) -> dict[str, Any]:
-    """Return what config.json says of a run or a saved classifier."""
-    return {
-        "format": FORMAT,
-        **more,
-        "settings": asdict(config),
-        "model_fingerprint": checkpoint.fingerprint,
-        "logit_scale": checkpoint.logit_scale,
-        "class_names": list(class_names),
-    }
+def default_folder(data: str, settings: Settings, noise_spec: str) -> Path:
+    """Return runs/DATA-METHOD-NOISE-seedN."""
+    return Path("runs") / safe_name(
+        Path(data).stem, settings.name, noise_spec, f"seed{settings.seed}"
+    )
 
 
-def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def safe_name(*parts: str) -> str:
+    """Return the parts joined to a name for a folder, anything unusual in them replaced."""
+    return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    from safetensors.torch import save_file
+
     with replacing(path) as temporary:
         save_file(
             {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata
@@ -291,23 +541,22 @@ def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> N
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({error}); give --overwrite to start anew"
-        ) from None
+        raise InputError(f"{path}: cannot be read ({error})", _ANEW) from None
 
 
-def _read_json(path: Path, whose: str) -> dict[str, Any]:
+def _read_json(path: Path, whose: str) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{whose}: no {path.name} in it, so it is not a run folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{whose}: {path.name} cannot be read ({error})") from None
-    return value
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -319,6 +568,5 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     return flat
 
 
-def safe_name(*parts: str) -> str:
-    """Return the parts joined to a name for a folder, anything unusual in them replaced."""
-    return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -14,7 +14,8 @@ from dspt import learners, train
 from dspt.config import Config
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
-from dspt.workflows.train import open_text_tower
+from dspt.learners import open_text_tower
+from dspt.problem import Problem, Task
 
 CLASSES = tuple(
     f"class {word}"
@@ -40,9 +41,9 @@ def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, 
     seconds: dict[tuple[str, int], list[float]] = {run: [] for run in runs}
 
     def epoch(name: str, n: int) -> float:
-        problem = train.Problem(CLASSES, x[:n], np.arange(n) % len(CLASSES))
+        problem = Problem(CLASSES, x[:n], np.arange(n) % len(CLASSES))
         started = time.perf_counter()
-        list(train.fit(problem, configs[name], made[name], train.start(made[name])))
+        list(train.fit(Task.of(problem, configs[name], made[name])))
         return time.perf_counter() - started
 
     with (

@@ -22,7 +22,9 @@ from dspt.bench import steps
 from dspt.bench.steps import BATCH, CALTECH, Case
 from dspt.config import Config
 from dspt.internal.progress import Reporter
-from dspt.learners import Learner, Parameters, PromptLearner
+from dspt.learners import ClipLearner, Parameters
+from dspt.learners.prompt import PromptLearner
+from dspt.problem import Problem, Task
 
 # As many classes as ImageNet-21k, with short names.
 MANY = Case("21000", 21000, CALTECH)
@@ -70,7 +72,7 @@ class _BenchLearner(PromptLearner):
 
     def __init__(self, case: Case, kind: str, checkpoint: Checkpoint) -> None:
         names = [f"class {c}" for c in range(case.classes)]
-        Learner.__init__(self, names, _CONFIG, TextTower(checkpoint))
+        ClipLearner.__init__(self, names, _CONFIG, TextTower(checkpoint))
         suffixes = steps.random_suffixes(case)
         self.prompts = self.tower.compile(steps.layout(suffixes))
         self.features = self.prompts if kind == "ours" else steps.reference(checkpoint, suffixes)
@@ -85,7 +87,7 @@ def short_training(case: Case, kind: str, folder: str) -> None:
     x = np.random.RandomState(0).randn(_TRAIN + _TEST, learner.tower.feature_dim)
     x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
     y = np.arange(len(x)) % case.classes
-    problem = train.Problem(
+    problem = Problem(
         learner.class_names,
         x[:_TRAIN],
         y[:_TRAIN],
@@ -96,7 +98,7 @@ def short_training(case: Case, kind: str, folder: str) -> None:
     loading = _peak()
     _COUNT_ANEW.write_text("5")
     before = _peak()
-    list(train.fit(problem, _CONFIG, learner, train.start(learner)))
+    list(train.fit(Task.of(problem, _CONFIG, learner)))
     after = _peak()
     found = {f"{kind}_mib": after - before}
     if kind == "ours":  # with the reference, our tower is loaded, too

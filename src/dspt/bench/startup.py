@@ -23,7 +23,7 @@ def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
 
     from dspt.bench.epochs import CLASSES
     from dspt.config import Config
-    from dspt.workflows.train import open_text_tower
+    from dspt.learners import open_text_tower
 
     dim = open_text_tower(Config(model="embedded")).feature_dim
     features = np.random.RandomState(0).randn(74, dim).astype(np.float32)

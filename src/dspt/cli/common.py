@@ -85,7 +85,8 @@ def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..
         if p.name != "config"
     ]
     settings = []
-    for field in fields(settings_of):
+    offered = [field for field in fields(settings_of) if field.init]
+    for field in offered:
         kind = hints[field.name]
         default: Any = field.default
         if field.name == "option":
@@ -102,7 +103,7 @@ def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..
         )
 
     def wrapped(**values: Any) -> Any:
-        asked = {field.name: values.pop(field.name) for field in fields(settings_of)}
+        asked = {field.name: values.pop(field.name) for field in offered}
         asked["option"] = tuple(asked["option"] or ())
         return command(**values, config=settings_of(**asked))
 

@@ -134,7 +134,7 @@ def reproduce(
                         "options": list(o.job.spec.entry.options),
                         "seed": o.job.spec.seed,
                         "folder": str(o.job.folder),
-                        "accuracy": o.result["accuracy"] if o.result else None,
+                        "accuracy": o.result.accuracy if o.result else None,
                         "error": o.error,
                     }
                     for o in outcomes

@@ -26,8 +26,7 @@ from dspt.cli.common import (
     with_settings,
     writing,
 )
-from dspt.config import GENERIC_TEMPLATE, Config
-from dspt.scratch.config import ScratchConfig
+from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 
 
 @app.command()
@@ -62,36 +61,34 @@ def train(
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
     from dspt.data import open_dataset
+    from dspt.methods import make
     from dspt.workflows.train import run
 
     with resumable():
         dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
-        print_json(result)
+        print_json(result.as_dict())
         return
     wrong = (
-        f", {100 * result['wrong_labels']:.0f} % of the labels wrong"
-        if result["wrong_labels"]
-        else ""
+        f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
     )
     print_table(
-        f"{result['data']}, noise {result['noise']}{wrong}",
-        [("zero-shot", result["zero_shot"]), (result["method"], result["accuracy"])],
+        f"{result.data}, noise {result.noise}{wrong}",
+        [("zero-shot", result.zero_shot), (result.method, result.accuracy)],
     )
-    if "noise_rate_error" in result:
-        found = f"{100 * result['noise_rate']:.1f} ± {100 * result['noise_rate_error']:.1f} %"
-        print(f"estimated share of wrong labels: {found}")
-    if result.get("skipped"):
-        print(f"{result['skipped']} bad entries were left out: {result['run']}/skipped.csv")
-    print(f"run folder: {result['run']}")
+    if words := make(config.method).words(result.found):
+        print(words)
+    if result.skipped:
+        print(f"{result.skipped} bad entries were left out: {result.run}/skipped.csv")
+    print(f"run folder: {result.run}")
 
 
 @app.command()
-@with_settings(ScratchConfig)
+@with_settings(NetworkConfig)
 def scratch(
     data: Data,
-    config: ScratchConfig,
+    config: NetworkConfig,
     noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
     root: Root = None,
     out: Out = None,
@@ -107,17 +104,17 @@ def scratch(
       dspt scratch cifar10 --root datasets/ --stem cifar --limit 500 --epochs 20 --json
     """
     from dspt.data import open_dataset
-    from dspt.scratch import run
+    from dspt.workflows.train import run
 
     with resumable():
         dataset = open_dataset(data, root=root)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
-        print_json(result)
+        print_json(result.as_dict())
         return
-    title = f"{result['data']}, noise {result['noise']}, {config.model} from scratch"
-    print_table(title, [(result["method"], result["accuracy"])])
-    print(f"run folder: {result['run']}")
+    title = f"{result.data}, noise {result.noise}, {config.model} from scratch"
+    print_table(title, [(result.method, result.accuracy)])
+    print(f"run folder: {result.run}")
 
 
 @app.command()

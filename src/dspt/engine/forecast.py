@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dspt.config import Config
+from dspt.config import Settings
 from dspt.data import Dataset
 from dspt.engine.local import Job, opened
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter, clock
-from dspt.runs import RunFolder
-from dspt.scratch.config import ScratchConfig
+from dspt.runs import Run
 
 # Steps that are timed, after one that warms up.
 _TIMED = 5
@@ -75,15 +74,17 @@ def _steps(job: Job, dataset: Dataset) -> int:
     """How many steps a run still has."""
     config = job.config
     samples = len(dataset.train.labels)
-    few = config.limit if isinstance(config, ScratchConfig) else config.shots
-    if few:
-        samples = min(samples, few * len(dataset.class_names))
-    epochs = config.epochs - RunFolder(job.folder).epochs_recorded()
+    if config.shots:
+        samples = min(samples, config.shots * len(dataset.class_names))
+    epochs = config.epochs - Run(job.folder).epochs_recorded()
     return epochs * max(1, samples // config.batch_size)
 
 
-def _step(config: Config | ScratchConfig, dataset: Dataset) -> float:
+def _step(config: Settings, dataset: Dataset) -> float:
     """The seconds of one training step: the median of a few."""
+    from dspt import learners, train
+    from dspt.problem import Problem, Task
+
     n = (_TIMED + 1) * config.batch_size
     labels = np.arange(n) % len(dataset.class_names)
     times: list[float] = []
@@ -93,36 +94,18 @@ def _step(config: Config | ScratchConfig, dataset: Dataset) -> float:
             losses.sum().item()  # a GPU has done the step only when it can tell
         times.append(time.perf_counter())
 
-    # What is learnt in them does not matter, so any loss and any images will do.
-    if isinstance(config, ScratchConfig):
-        _network_steps(
-            replace(config, epochs=1, method="coop", option=()), dataset, labels, on_step
-        )
+    # What is learnt in them does not matter, so any loss and any inputs will do.
+    config = replace(config, epochs=1, method="coop", option=(), shots=0)
+    learner = learners.make(dataset.class_names, config)
+    if isinstance(learner, learners.ClipLearner):
+        x = np.random.default_rng(0).standard_normal((n, learner.tower.feature_dim))
+        x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
     else:
-        _prompt_steps(replace(config, epochs=1, method="coop", option=()), dataset, labels, on_step)
+        one, _ = learner.reader(Reporter(silent=True))(dataset.train.take(np.arange(1)), "train")
+        x = np.repeat(one, n, axis=0)
+    list(
+        train.fit(
+            Task.of(Problem(dataset.class_names, x, labels), config, learner), on_step=on_step
+        )
+    )
     return float(np.median(np.diff(times)))
-
-
-def _prompt_steps(config: Config, dataset: Dataset, labels: np.ndarray, on_step: Any) -> None:
-    from dspt import learners, train
-    from dspt.workflows.train import open_text_tower
-
-    learner = learners.make(dataset.class_names, config, open_text_tower(config))
-    x = np.random.default_rng(0).standard_normal((len(labels), learner.tower.feature_dim))
-    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-    problem = train.Problem(dataset.class_names, x, labels)
-    list(train.fit(problem, config, learner, train.start(learner), on_step))
-
-
-def _network_steps(
-    config: ScratchConfig, dataset: Dataset, labels: np.ndarray, on_step: Any
-) -> None:
-    from dspt.internal.device import find_device
-    from dspt.scratch import loop, pixels
-    from dspt.train import Problem
-
-    one = pixels.read(dataset.train.take(np.arange(1)), "train")
-    x = np.repeat(one, len(labels), axis=0)
-    problem = Problem(dataset.class_names, x, labels, labels, x[:1], labels[:1])
-    begin = loop.start(len(dataset.class_names), config)
-    list(loop.fit(problem, config, begin, find_device(config.device), on_step))

@@ -6,17 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dspt.config import HARMLESS, Config, from_dict
+from dspt.config import Settings, from_dict
 from dspt.data import Dataset, open_dataset
 from dspt.experiments.catalogue import Experiment, RunSpec
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
-from dspt.runs import RunFolder, safe_name
-from dspt.scratch.config import ScratchConfig
+from dspt.runs import Result, Run, safe_name, settings_that_count
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Job:
     """One run with its folder."""
 
     spec: RunSpec
-    config: Config | ScratchConfig
+    config: Settings
     folder: Path
 
     @property
@@ -44,7 +42,7 @@ class Outcome:
     """What became of a run: its figures, or why there are none."""
 
     job: Job
-    result: dict[str, Any] | None = None
+    result: Result | None = None
     error: str | None = None
 
 
@@ -61,7 +59,7 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
 
     def outcome(job: Job, number: int) -> Outcome:
         try:
-            result = RunFolder(job.folder).result()  # a finished run needs its data no more
+            result = Run(job.folder).result()  # a finished run needs its data no more
             if result is None:
                 reporter.say(f"[{number}/{len(jobs)}] {job.title}")
                 result = _run(job, opened(job, root, sources), reporter)
@@ -104,24 +102,8 @@ def _job(spec: RunSpec, from_scratch: bool, out: Path) -> Job:
         "option": spec.entry.options,
         "seed": spec.seed,
     }
-    config: Config | ScratchConfig
-    if from_scratch:
-        unknown = sorted(set(settings) - set(asdict(ScratchConfig())))
-        if unknown:
-            raise InputError(
-                f"setting {unknown[0]!r}: a network from scratch has no such setting; it has "
-                f"{', '.join(asdict(ScratchConfig()))}"
-            )
-        config = ScratchConfig(**settings)
-    else:
-        config = from_dict(settings)
-    # Defaults are left out, so that a setting which is added one day does not change the folders of today.
-    usual = asdict(type(config)())
-    counts = {
-        name: value
-        for name, value in asdict(config).items()
-        if name not in HARMLESS and value != usual[name]
-    }
+    config = from_dict({**settings, "learner": "network"} if from_scratch else settings)
+    counts = settings_that_count(config)
     source = spec.setting.dataset
     # not a name: files of the same name may lie in different folders
     for name, path in (("data", source), ("model", config.model)):
@@ -147,12 +129,8 @@ def opened(job: Job, root: Path | None, sources: dict[str, Dataset | InputError]
     return found
 
 
-def _run(job: Job, dataset: Dataset, reporter: Reporter) -> dict[str, Any]:
+def _run(job: Job, dataset: Dataset, reporter: Reporter) -> Result:
     noise = job.spec.setting.noise
-    if isinstance(job.config, ScratchConfig):
-        from dspt import scratch
+    from dspt.workflows import train
 
-        return scratch.run(dataset, job.config, noise, job.folder, reporter=reporter)
-    from dspt.workflows import train as pipeline
-
-    return pipeline.run(dataset, job.config, noise, job.folder, reporter=reporter)
+    return train.run(dataset, job.config, noise, job.folder, reporter=reporter)

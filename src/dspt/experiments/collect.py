@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dspt.config import HARMLESS, Config
+from dspt.config import HARMLESS, Config, NetworkConfig, config_for
 from dspt.experiments import paper
 from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
 from dspt.internal.errors import InputError
-from dspt.scratch.config import ScratchConfig
 
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
@@ -118,11 +117,13 @@ def _read_run(folder: Path) -> Run | None:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         settings = description["settings"]
-        usual = ScratchConfig() if settings.get("learner") == "network" else Config()
+        if "limit" in settings:
+            settings = {**settings, "shots": settings["limit"]}
+        usual = config_for(settings.get("learner"))()
         settings = {**asdict(Config()), **asdict(usual), **settings}
         # a network from scratch is known by its name
         settings["model_fingerprint"] = (
-            settings["model"] if usual == ScratchConfig() else description.get("model_fingerprint")
+            settings["model"] if usual == NetworkConfig() else description.get("model_fingerprint")
         )
         run = Run(
             folder=folder,
@@ -282,7 +283,7 @@ def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
     views = settings["views"]
     if settings["learner"] != "network":  # CoOp draws a new crop each time
         notes.append(f"{views} views of each image" if views else "The centre view of each image")
-    usual = asdict(ScratchConfig() if settings["learner"] == "network" else Config())
+    usual = asdict(config_for(settings["learner"])())
     said = {*MAY_DIFFER, "epochs", "model_fingerprint", "views"}
     unusual = [
         f"{name} {settings[name]}"

@@ -37,18 +37,23 @@ class Look:
     """What the tower sees of an image: its centre, or a number of random crops."""
 
     preprocessing: Preprocessing
-    crops: int = 0
+    views: int = 0
     seed: int = 0
 
     @property
     def rows(self) -> int:
-        return self.crops or 1
+        """How many views there are of an image."""
+        return self.views or 1
+
+    def __repr__(self) -> str:
+        # Names the folder of stored features, so it stays what it was when they were stored.
+        return f"Look(preprocessing={self.preprocessing!r}, crops={self.views}, seed={self.seed})"
 
     def __call__(self, image: Any, digest: bytes) -> np.ndarray:
         """Return the views of an image, uint8 (rows, S, S, 3)."""
-        if not self.crops:
+        if not self.views:
             return self.preprocessing.test_view(image)[None]
-        streams = (Stream(self.seed, "view", digest.hex(), v) for v in range(self.crops))
+        streams = (Stream(self.seed, "view", digest.hex(), v) for v in range(self.views))
         return np.stack([self.preprocessing.train_view(image, stream) for stream in streams])
 
 
@@ -211,7 +216,8 @@ def _result(names: str, future: Future[list[Seen]]) -> list[Seen]:
     except BrokenProcessPool:
         raise InputError(
             f"a process that reads images died, perhaps at one of {names}, for want of memory or because "
-            "of a damaged image; try fewer --workers, or remove that image"
+            "of a damaged image; remove that image",
+            "set `workers` to a smaller number",
         ) from None
 
 

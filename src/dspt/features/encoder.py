@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,9 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.data import Split
 from dspt.features import contents, packs
 from dspt.features.decoding import Decoder, Look, Seen, ahead, use_processes
 from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.progress import Reporter
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Bad images after which the rest is not looked at, unless all of them are asked for.
 MOST_BAD = 100
-# Rounds after which images that change all the time are given up.
+# How often files that change while they are read are read again.
 ROUNDS = 10
 # Batches that wait for the tower: one would do if images were all alike.
 BATCHES_AHEAD = 2
@@ -49,22 +52,23 @@ class BadImages(InputError):
         self.faults = dict(sorted(faults.items()))
         found = list(self.faults.values())
         if len(found) == 1:
-            sentence = f"{summary(found)}; replace it or leave it out, or give --skip-bad"
+            sentence = f"{summary(found)}; replace it or leave it out"
+            advice = "set `skip_bad` to go on without it"
         else:
             count = len(found) if all_known else f"at least {len(found)}"
             sentence = (
                 f"{count} of {total} images cannot be used ({summary(found)}); replace them or "
-                "leave them out, or give --skip-bad to go on without them"
+                "leave them out"
             )
-        super().__init__(sentence)
+            advice = "set `skip_bad` to go on without them"
+        super().__init__(sentence, advice)
 
 
 def encode(
     items: Items,
     checkpoint: Checkpoint,
     *,
-    view: str = "test",
-    views: int = 1,
+    views: int = 0,
     seed: int = 1,
     cache: Path | str | None = None,
     batch_size: int | None = None,
@@ -81,9 +85,9 @@ def encode(
     ----------
     items
         Image paths, encoded images (bytes), PIL images or uint8 arrays.
-    view, views, seed
-        "test" is the centre of each image; "train" is `views` random crops of it, which depend on
-        the image's content, the number of the crop and `seed` alone.
+    views, seed
+        0 is the centre of each image; more are so many random crops of it, which depend on the
+        image's content, the number of the crop and `seed` alone.
     cache
         Folder of the store; by default $DSPT_CACHE, or dspt/features in the user's cache folder.
     batch_size
@@ -102,7 +106,7 @@ def encode(
     Returns
     -------
     numpy.ndarray
-        float32 (N, D), or (N, views, D) for the train view, each feature of length 1; a read-only
+        float32 (N, D), or (N, views, D) for random crops, each feature of length 1; a read-only
         memory map.
 
     Raises
@@ -112,24 +116,26 @@ def encode(
     """
     if not len(items):
         raise InputError("images: none given, so there is nothing to encode")
-    look = _look(Preprocessing.read(checkpoint.folder), view, views, seed)
+    if views < 0:
+        raise InputError(f"views: expected 0 or more, found {views}")
+    look = Look(Preprocessing.read(checkpoint.folder), views, seed if views else 0)
     root = Path(cache).expanduser() if cache else default_cache()
-    store = packs.Store(root, (FORMAT, checkpoint.fingerprint, look, dtype))
+    store = packs.Store(root, f"{FORMAT, checkpoint.fingerprint, look, dtype}")
     bad = _absent(items)
     if bad and not all_bad:
         raise BadImages(bad, len(items))
     signatures, digests, known = contents.recall(root, items)
     with Decoder(look, workers, use_processes(items)) as decoder:
-        encoder = _Encoder(
+        feeder = _Feeder(
             decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size
         )
         try:
             for _ in range(ROUNDS):
                 features = store.open(digests) if known.all() else None
                 if features is not None:
-                    return features if view == "train" else features[:, 0]
+                    return features if views else features[:, 0]
                 most = len(items) if all_bad else MOST_BAD
-                _fill(items, digests, known, bad, most, store, encoder, progress)
+                _fill(items, digests, known, bad, most, store, feeder, progress)
                 if known.all():
                     store.join(digests)
         finally:
@@ -137,10 +143,87 @@ def encode(
     raise InputError(f"feature store {root}: the images keep changing; encode them when they rest")
 
 
-def check_there(items: Items) -> None:
-    """Raise `BadImages` for files that are not there: before hours of work, not after them."""
-    if bad := _absent(items):
-        raise BadImages(bad, len(items))
+class Encoder:
+    """Turns the images of a split into features, each encoded once; features pass through.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    device, precision, compiled, workers, seed, cache
+        As in `encode`.
+    skip_bad : bool
+        Leave out images that cannot be read, instead of stopping at them; `skipped` lists them.
+    reporter : Reporter, optional
+        Shows how far the work is.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str = "cpu",
+        precision: str = "float32",
+        compiled: bool = False,
+        workers: int | None = None,
+        seed: int = 1,
+        cache: Path | None = None,
+        skip_bad: bool = False,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._encode = partial(
+            encode,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=precision,
+            compiled=compiled,
+            workers=workers,
+            seed=seed,
+            cache=cache,
+        )
+        self._skip_bad = skip_bad
+        self._reporter = reporter or Reporter(silent=True)
+        self._skipped: dict[Fault, None] = {}
+
+    @property
+    def skipped(self) -> list[Fault]:
+        """The images that could not be read, each told once."""
+        return list(self._skipped)
+
+    def check_there(self, split: Split) -> None:
+        """Stop at files that are not there, unless bad images are skipped: before hours of work, not after them."""
+        if not self._skip_bad and (bad := _absent(split.items)):
+            raise BadImages(bad, len(split.items))
+
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features of the images that can be used, and their positions in the split.
+
+        They are (N, D), of the centre of each image, or (N, views, D), of so many random crops. `name` is what the
+        user is shown: "train".
+        """
+        everything = np.arange(len(split.labels))
+        try:
+            return self.features(split.items, f"{name} images", views), everything
+        except BadImages as error:
+            good = np.delete(everything, list(error.faults))
+            if not self._skip_bad or not len(good):
+                raise
+            self._skipped |= {replace(fault, split=name): None for fault in error.faults.values()}
+            count = len(error.faults)
+            self._reporter.say(f"note: {count} {name} images cannot be used and are left out")
+            return self.features(split.take(good).items, f"{name} images", views), good
+
+    def features(self, items: Items, title: str = "images", views: int = 0) -> np.ndarray:
+        """Return the features of items; those that are features already pass through."""
+        if isinstance(items, np.ndarray) and items.dtype.kind == "f" and items.ndim == 2:
+            return items
+        unit = f"encoding {len(items)} {title}"
+        with self._reporter.task(unit, len(items), unit="images") as update:
+            return self._encode(
+                items,
+                views=views,
+                progress=lambda done, total: update(done, ""),
+                all_bad=self._skip_bad,
+            )
 
 
 def _absent(items: Items) -> dict[int, Fault]:
@@ -165,8 +248,8 @@ def embed(
         with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as own:
             return embed(items, tower, batch_size=batch_size, decoder=own)
     bad: dict[int, Fault] = {}
-    encoder = _Encoder(decoder, lambda: tower, batch_size)
-    shards = list(encoder.shards(items, iter(range(len(items))), bad, len(items)))
+    feeder = _Feeder(decoder, lambda: tower, batch_size)
+    shards = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
         raise BadImages(bad, len(items))
     return np.concatenate([shard.features for shard in shards])[:, 0]
@@ -202,12 +285,12 @@ def _fill(
     bad: dict[int, Fault],
     most_bad: int,
     store: packs.Store,
-    encoder: _Encoder,
+    feeder: _Feeder,
     progress: Progress | None,
 ) -> None:
     """Make `digests` known, and put the features that are missing into `store`, shard by shard."""
     stored, asked, settled = store.index(), set[bytes](), 0
-    step = max(1, packs.SHARD // encoder.decoder.look.rows)
+    step = max(1, packs.SHARD // feeder.decoder.look.rows)
 
     def missing() -> Iterator[int]:
         """Give the images to encode, as they are found."""
@@ -216,7 +299,7 @@ def _fill(
             part = np.arange(start, min(start + step, len(items)))
             unknown = [int(i) for i in part[~known[part]] if i not in bad]
             # Files are read for their digest just before they are decoded, while they are in memory.
-            for seen in encoder.decoder.digests(items, unknown):
+            for seen in feeder.decoder.digests(items, unknown):
                 if seen.fault:
                     bad[seen.position] = seen.fault
                 else:
@@ -236,7 +319,7 @@ def _fill(
         if progress:
             progress(settled + encoded, len(items))
 
-    for shard in encoder.shards(items, missing(), bad, step, report):
+    for shard in feeder.shards(items, missing(), bad, step, report):
         store.write(packs.matrix(shard.digests), shard.features)
         # An image that changed since its digest was taken has to be looked at again.
         for i, digest in zip(shard.positions, shard.digests, strict=True):
@@ -259,15 +342,7 @@ def _add_copies(
         bad.setdefault(i, Fault(name, reasons[digests[i].tobytes()]))
 
 
-def _look(preprocessing: Preprocessing, view: str, views: int, seed: int) -> Look:
-    if view not in ("test", "train"):
-        raise InputError(f"view: expected 'test' or 'train', found {view!r}")
-    if views < 1 or (view == "test" and views != 1):
-        raise InputError(f"views: expected 1 for the test view, 1 or more for train, found {views}")
-    return Look(preprocessing, views, seed) if view == "train" else Look(preprocessing)
-
-
-class _Encoder:
+class _Feeder:
     """A tower, loaded when first needed, that computes while a decoder looks at the next images."""
 
     def __init__(

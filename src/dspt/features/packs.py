@@ -38,8 +38,8 @@ _FLOAT = np.dtype(np.float32).str
 class Store:
     """The packs of one key."""
 
-    def __init__(self, root: Path, key: tuple[object, ...]) -> None:
-        self._folder = root / _hash(repr(key).encode())
+    def __init__(self, root: Path, key: str) -> None:
+        self._folder = root / _hash(key.encode())
         with _told(root):
             self._folder.mkdir(parents=True, exist_ok=True)
             for folder in self._folder.glob(".*"):

@@ -1,5 +1,8 @@
 """DSPT that adjusts itself: between cross-entropy and the double softmax, by the noise rate that it estimates."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +29,23 @@ class DSPTAuto(Method):
         "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate + its error - 0.01, within 0..1"
     )
     source = "this package"
+    needs_clip = "it needs CLIP's comparison of images with text"
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""
         memory = epoch.memory
         if "noise_rate" not in memory:
-            found = noise_rate.estimate(epoch.zero_shot_logits(), epoch.labels)
+            found = noise_rate.estimate_noise_rate(epoch.zero_shot_logits(), epoch.labels)
             memory["noise_rate"] = torch.tensor(found.rate, dtype=torch.float64)
             memory["noise_rate_error"] = torch.tensor(found.error, dtype=torch.float64)
         upper = float(memory["noise_rate"]) + float(memory["noise_rate_error"])
         shift = min(1.0, max(0.0, upper - FORGIVEN))
         everything = np.arange(len(epoch.labels))
         return [Phase(everything, epoch.labels, loss_of("shifted", shift=shift))]
+
+    def words(self, found: Mapping[str, float]) -> str:
+        """Return the estimated noise rate with its error."""
+        if "noise_rate_error" not in found:
+            return ""
+        rate, error = 100 * found["noise_rate"], 100 * found["noise_rate_error"]
+        return f"estimated share of wrong labels: {rate:.1f} ± {error:.1f} %"

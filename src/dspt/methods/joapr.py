@@ -27,6 +27,8 @@ class JoAPR(Method):
     name = "joapr"
     formula = "CE(z of mixed features, mixed sharpened (w y + (1 - w) p)) + a2 KL(uniform | mean p)"
     source = "Guo and Gu, CVPR 2024"
+    needs_clip = "it blends the features of a frozen CLIP"
+    weighs_samples = False  # a blend of two samples has no weight of its own
 
     warmup: float = 1
     a1: float = 0.1

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from dspt import losses
 from dspt.internal.seeds import Stream
+from dspt.losses import Loss
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -41,40 +42,94 @@ class Epoch:
 
     number: int
     labels: Tensor  # (N,) given labels
-    logits: Callable[[], Tensor]  # (N, C) of the training set with the context as it is now
+    logits: Callable[[], Tensor]  # (N, C) of the training set with the parameters as they are now
     zero_shot_logits: Callable[[], Tensor]  # (N, C) of the training set with the fixed prompt
     stream: Callable[..., Stream]  # randomness by name, of this run, method and epoch
     memory: dict[str, Tensor]  # what the method keeps from epoch to epoch; saved with the run
 
 
 class Method(ABC):
-    """A way to learn from given labels. Subclasses are frozen dataclasses: their fields are hyper-parameters."""
+    """A way to learn from given labels.
 
-    name: ClassVar[str]
-    formula: ClassVar[str]
-    source: ClassVar[str]
-    trains: ClassVar[bool] = True  # False: nothing is learnt, the zero-shot prompt is the answer
+    A subclass is a frozen dataclass whose fields are its hyper-parameters. What is said of a method is in class
+    attributes, which are not annotated there, so that they are no fields.
+    """
+
+    name: str
+    formula: str
+    source: str
+    # False: nothing is learnt, the zero-shot prompt is the answer.
+    trains: bool = True
+    # Why it cannot do without CLIP, if so: "it needs CLIP's comparison of images with text".
+    needs_clip: str = ""
+    # Whether a sample's weight can be honoured: its loss is its own, and counts so much.
+    weighs_samples: bool = True
 
     @abstractmethod
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return the phases of this epoch, in order."""
 
-
-class LossMethod(Method):
-    """A method that is a loss: every sample, its given label, one loss of `dspt.losses`."""
-
-    loss_name: ClassVar[str] = ""  # where the loss is called otherwise than the method
-
-    def __post_init__(self) -> None:
-        losses.get(self.loss_name or self.name).check(**self._hyper)
+    @property
+    def what(self) -> str:
+        """What it does, in one sentence."""
+        return (type(self).__doc__ or "").splitlines()[0]
 
     @property
-    def _hyper(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+    def options(self) -> dict[str, Any]:
+        """Its hyper-parameters."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+    def with_options(self, **options: Any) -> Method:
+        """Return the method with other hyper-parameters; they are checked."""
+        return replace(self, **options)  # type: ignore[type-var]
+
+    def words(self, found: Mapping[str, float]) -> str:
+        """Return in words what it found out about the labels, from the numbers of its memory; "" if nothing."""
+        return ""
+
+
+@dataclass(frozen=True)
+class LossMethod(Method):
+    """Every sample, its given label, one loss."""
+
+    loss: Loss
+    hyper: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.loss.check(**self.hyper)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The loss's name as a method."""
+        return self.loss.method or self.loss.name
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        """The loss's formula."""
+        return self.loss.formula
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        """Where the loss comes from."""
+        return self.loss.source
+
+    @property
+    def what(self) -> str:
+        """What the loss is, in one sentence."""
+        return self.loss.what
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The loss's hyper-parameters."""
+        return {**self.loss.defaults, **self.hyper}
+
+    def with_options(self, **options: Any) -> LossMethod:
+        """Return the method with other hyper-parameters; they are checked."""
+        return LossMethod(self.loss, {**self.hyper, **options})
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""
-        loss = loss_of(self.loss_name or self.name, **self._hyper)
+        loss = partial(self.loss, reduction="none", validate=False, **self.options)
         return [Phase(np.arange(len(epoch.labels)), epoch.labels, loss)]
 
 

@@ -21,6 +21,7 @@ class NLPrompt(Method):
     name = "nlprompt"
     formula = "CE where argmax OT plan = y, then MAE elsewhere"
     source = "Pan et al., CVPR 2025"
+    needs_clip = "it trusts what CLIP knows before training"
 
     reg: float = 0.01
 

@@ -16,6 +16,7 @@ class UPL(Method):
     name = "upl"
     formula = "CE(z, argmax z_zero-shot)"
     source = "Huang et al., 2022"
+    needs_clip = "it needs CLIP's comparison of images with text"
 
     top: float = 0
 

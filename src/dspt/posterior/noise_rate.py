@@ -29,13 +29,13 @@ class NoiseRate:
     temperature: float
 
 
-def estimate(logits: Tensor, labels: Tensor) -> NoiseRate:
+def estimate_noise_rate(logits: Tensor, labels: Tensor) -> NoiseRate:
     """Return the most likely noise rate of labels, from logits (N, C) of a classifier that has not learnt them."""
     from scipy.optimize import minimize_scalar
 
     logits = logits.double()
 
-    def unlikelihood(log_temperature: float) -> float:
+    def negative_log_likelihood(log_temperature: float) -> float:
         right, wrong = _likelihoods(logits, labels, math.exp(log_temperature))
         rate = _rate(right, wrong)
         return -_mixed(right, wrong, rate).log().mean().item()
@@ -43,9 +43,11 @@ def estimate(logits: Tensor, labels: Tensor) -> NoiseRate:
     low, high = map(math.log, _TEMPERATURES)
     # A coarse look first: the likelihood may have more than one hill.
     grid = torch.linspace(low, high, 21).tolist()
-    best = min(range(len(grid)), key=lambda i: unlikelihood(grid[i]))
+    best = min(range(len(grid)), key=lambda i: negative_log_likelihood(grid[i]))
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = minimize_scalar(unlikelihood, bounds=around, method="bounded", options={"xatol": 1e-3})
+    found = minimize_scalar(
+        negative_log_likelihood, bounds=around, method="bounded", options={"xatol": 1e-3}
+    )
     temperature = math.exp(found.x)
     right, wrong = _likelihoods(logits, labels, temperature)
     rate = _rate(right, wrong)

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from dspt import learners, noise, plots, theory
+from dspt import noise, plots, theory
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter, clock
-from dspt.runs import RunFolder
-from dspt.workflows.train import Encoder, encode_problem, open_text_tower, run
+from dspt.problem import pose
+from dspt.runs import Run
+from dspt.workflows.train import run
 
 METHODS = ("coop", "mae", "dspt")
 NOISES = {
@@ -40,10 +41,10 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
         result[key], curves[title] = {}, {}
         for method in METHODS:
             config = Config(method=method, epochs=epochs, seed=seed)
-            folder = RunFolder(runs / f"{key}-{method}-epochs{epochs}-seed{seed}")
+            folder = Run(runs / f"{key}-{method}-epochs{epochs}-seed{seed}")
             figures = run("embedded", config, spec, folder.path, reporter=reporter)
-            result["zero_shot"] = figures["zero_shot"]
-            result[key][method] = figures["accuracy"]
+            result["zero_shot"] = figures.zero_shot
+            result[key][method] = figures.accuracy
             curves[title][method] = [record["accuracy"] for record in folder.records(epochs)]
 
     accuracy_plot, gradient_plot = out / "accuracy.png", out / "gradients.png"
@@ -68,16 +69,14 @@ def gradients(
 
     This is the paper's gradient distribution: the sum of |dL/dz| under a single and under a double softmax.
     """
-    dataset = open_dataset(source)
-    given = noise.parse(spec).apply(dataset.train.labels, len(dataset.class_names), config.seed)
-    tower = open_text_tower(config)
-    problem = encode_problem(dataset, given, Encoder(tower.checkpoint, config, reporter))
-    learner = learners.make(problem.class_names, config, tower)
-    logits = learner.classify(learner.start())(torch.from_numpy(np.array(problem.train_x))).cpu()
-    labels = torch.from_numpy(given)
+    task = pose(open_dataset(source), config, noise.parse(spec), reporter=reporter)
+    problem = task.problem
+    classify = task.learner.classify(task.learner.placed(task.start))
+    logits = classify(torch.from_numpy(np.array(problem.train_x))).cpu()
+    labels = torch.from_numpy(problem.labels)
     single = 2 * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0])  # sum_i |p_i - 1{i=y}|
     double = theory.gradient(logits, labels).abs().sum(1)
     return (
         {"single softmax (CoOp)": single.numpy(), "double softmax (DSPT)": double.numpy()},
-        given == dataset.train.labels,
+        problem.labels == problem.true_labels,
     )

@@ -15,7 +15,7 @@ from dspt.data import Dataset, open_dataset
 from dspt.data.folder import IMAGE_SUFFIXES
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
-from dspt.workflows.train import Encoder, open_text_tower, say_notes
+from dspt.workflows.train import say_notes
 
 
 def zero_shot(
@@ -24,8 +24,8 @@ def zero_shot(
     """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
-    tower = open_text_tower(config)
-    encoder = Encoder(tower.checkpoint, config, reporter, skip_bad=skip_bad)
+    tower = learners.open_text_tower(config)
+    encoder = learners.open_encoder(config, tower.checkpoint, reporter, skip_bad=skip_bad)
     features, tested = encoder(dataset.test, "test")
     labels = dataset.test.best_labels[tested]
     found = {}

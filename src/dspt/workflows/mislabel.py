@@ -13,8 +13,10 @@ from dspt.config import Config
 from dspt.data import Dataset
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
+from dspt.learners import open_encoder
 from dspt.noise.labelfiles import write_labels
-from dspt.workflows.train import Encoder, given_labels, say_notes
+from dspt.problem import given_labels
+from dspt.workflows.train import say_notes
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
 MOST_DRAWN = 500
@@ -40,7 +42,9 @@ def mislabel(
     say_notes(dataset, reporter)
     encoder = None
     if spec.needs_features:
-        encoder = Encoder(open_checkpoint(model), Config(model=model), reporter, skip_bad=skip_bad)
+        encoder = open_encoder(
+            Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad
+        )
     given = given_labels(dataset, spec, seed, encoder)
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)

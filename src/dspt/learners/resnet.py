@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from dspt.internal.seeds import Stream
-from dspt.scratch.config import MODELS
+
+# Depth and width of each stage. "small" is for trials: it learns a little in seconds.
+MODELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "resnet34": ((3, 4, 6, 3), (64, 128, 256, 512)),
+    "resnet18": ((2, 2, 2, 2), (64, 128, 256, 512)),
+    "small": ((1, 1), (16, 32)),
+}
 
 # Maps of so many pixels or fewer are convolved by products of matrices. In a ResNet-34 with the ImageNet stem, images
 # of 32 x 32 end as 2 x 2 and 1 x 1, where most of a 3 x 3 kernel lies in the padding.
@@ -33,7 +39,7 @@ class Convolution(nn.Conv2d):
         return torch.stack(outputs, 1).unflatten(1, (len(rows), len(columns))).permute(0, 3, 1, 2)
 
     def _windows(self, size: int) -> list[tuple[slice, slice]]:
-        """For each output along a side: the pixels of the map it sees, and the part of the kernel it sees them with."""
+        """Return, for each output along a side, the pixels it sees and the part of the kernel it sees them with."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         padding = kernel // 2
         found = []
@@ -44,7 +50,7 @@ class Convolution(nn.Conv2d):
 
 
 def build(model: str, stem: str, classes: int) -> nn.Module:
-    """Return the network without weights: `load` gives it some."""
+    """Return the network without weights, on the meta device: it is called with those to use."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     depths, widths = MODELS[model]
@@ -94,11 +100,3 @@ def initial(network: nn.Module, seed: int) -> dict[str, Tensor]:
                 ones = part in ("weight", "running_var")
                 values[name] = torch.full(tensor.shape, int(ones), dtype=tensor.dtype)
     return values
-
-
-def load(network: nn.Module, values: dict[str, Tensor], device: torch.device) -> nn.Module:
-    """Return the network on a device, with these parameters and buffers."""
-    network = network.to_empty(device=device)
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network.load_state_dict(values)
-    return network

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dspt.data import Split
-from dspt.internal.errors import InputError
+from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream
 from dspt.internal.threads import in_threads
 
@@ -39,6 +39,20 @@ def read(split: Split, name: str) -> np.ndarray:
                 "from scratch needs images of one size"
             )
     return np.stack(images) if images else np.empty((0, 1, 1, 3), np.uint8)
+
+
+class PixelReader:
+    """Reads the images of a split for a network; none is left out."""
+
+    skipped: tuple[Fault, ...] = ()
+
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images, and their positions in the split."""
+        images = read(split, name)
+        return images, np.arange(len(images))
+
+    def check_there(self, split: Split) -> None:
+        """Leave it to reading, which is quick."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,291 @@
+"""The seam between the training loop and what is learnt.
+
+A learner owns its inputs, its parameters, its schedule and how it is saved and read. The training loop knows nothing
+else about it, so every method works with every learner, unless it needs CLIP and the learner has none.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
+from dspt.backbone.prompt import layout_template
+from dspt.backbone.text import TextTower
+from dspt.config import Config, Settings
+from dspt.data import Split
+from dspt.features import Encoder
+from dspt.internal.device import find_device, sent
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.progress import Reporter
+from dspt.internal.seeds import Stream
+
+Parameters = dict[str, Tensor]
+Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient
+Rows = Callable[[np.ndarray], Tensor]  # rows of the training set -> their inputs, on the device
+
+# Bytes of inputs that are kept on a GPU as a whole.
+_RESIDENT = 4 * 1024**3
+
+
+class Inputs(NamedTuple):
+    """The training set in one epoch: as it is learnt from, and as it is judged by a method that looks at it."""
+
+    learn: Rows
+    judge: Rows
+
+
+class Reader(Protocol):
+    """What turns the items of a split into the arrays that a learner takes."""
+
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the arrays of the items that can be used, and their positions in the split."""
+
+    def check_there(self, split: Split) -> None:
+        """Stop at files that are not there, unless bad ones are left out."""
+
+    @property
+    def skipped(self) -> Sequence[Fault]:
+        """What was left out."""
+
+
+class Learner(ABC):
+    """What is learnt, and from what."""
+
+    settings: ClassVar[type[Settings]] = Config
+    # Whether it has CLIP's knowledge of images and text.
+    has_clip: ClassVar[bool] = True
+    # Whether classes are points that images are compared with, the same for all images.
+    has_prototypes: ClassVar[bool] = True
+    # The fewest samples a step can learn from.
+    smallest_batch: ClassVar[int] = 1
+    # Samples judged at once: bounds the memory of an evaluation whatever their number.
+    judged_at_once: ClassVar[int] = 1024
+
+    class_names: tuple[str, ...]
+    device: torch.device
+    # Parameters that no gradient changes, such as running means.
+    buffers: frozenset[str] = frozenset()
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Raise `InputError` for settings that make no sense for this learner; most take all of them."""
+        return
+
+    @classmethod
+    def feature_width(cls, parameters: Parameters) -> int | None:
+        """Return the width of the image features it takes, if its parameters tell."""
+        return None
+
+    @abstractmethod
+    def start(self) -> Parameters:
+        """Return the parameters before the first epoch."""
+
+    @abstractmethod
+    def reader(
+        self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False
+    ) -> Reader:
+        """Return what reads the inputs of this learner from a split."""
+
+    @abstractmethod
+    def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
+        """Return a function from the number of an epoch to the training set in it."""
+
+    @abstractmethod
+    def logits(self, inputs: Tensor, parameters: Parameters) -> Tensor:
+        """Return the logits (n, C), differentiable in the parameters."""
+
+    @abstractmethod
+    def classify(self, parameters: Parameters) -> Classify:
+        """Return the classifier with its parameters fixed."""
+
+    @abstractmethod
+    def learning_rate(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, counted from 0."""
+
+    def check_inputs(self, inputs: np.ndarray, name: str) -> None:
+        """Raise `InputError` for inputs that this learner cannot take; some take all that are read."""
+        return
+
+    def placed(self, parameters: Parameters) -> Parameters:
+        """Return a copy of the parameters on the device."""
+        return {name: value.to(self.device, copy=True) for name, value in parameters.items()}
+
+    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
+        """Return inputs blended with their partners, by the weights (n, 1) of the inputs themselves."""
+        raise InputError("method: it blends samples, and this learner's inputs cannot be blended")
+
+    def prototypes(self, parameters: Parameters) -> Tensor | None:
+        """Return the class prototypes (C, D), L2-normalised; None if there are none that fit all images."""
+        return None
+
+    @property
+    def zero_shot(self) -> Tensor | None:
+        """The class prototypes (C, D) of the fixed prompt; None without CLIP."""
+        return None
+
+    @property
+    def scale(self) -> float:
+        """The factor between cosine and logit."""
+        return 1.0
+
+
+class ClipLearner(Learner):
+    """A classifier of image features by class names, on top of a frozen text tower."""
+
+    def __init__(
+        self, class_names: Sequence[str], config: Config, tower: TextTower | None = None
+    ) -> None:
+        self.class_names = tuple(class_names)
+        self.config = config
+        self.tower = tower or open_text_tower(config)
+        self.device = self.tower.device
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint whose towers are used."""
+        return self.tower.checkpoint
+
+    @property
+    def scale(self) -> float:
+        """The factor between cosine and logit, of the checkpoint."""
+        return self.checkpoint.logit_scale
+
+    @cached_property
+    def zero_shot(self) -> Tensor:
+        """The class prototypes (C, D) of the fixed prompt."""
+        return zero_shot_prototypes(self.tower, self.class_names, self.config.template)
+
+    def reader(
+        self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False
+    ) -> Reader:
+        """Return the encoder of images; features pass through it."""
+        return open_encoder(self.config, self.checkpoint, reporter, cache, skip_bad)
+
+    def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
+        """Return, for each epoch, the features of one view of each image, drawn at random."""
+        placed = _placed(train_x, self.device)
+
+        def of_epoch(epoch: int) -> Inputs:
+            chosen = None
+            if placed.ndim == 3:
+                chosen = Stream(self.config.seed, "view", epoch).integers(
+                    len(placed), placed.shape[1]
+                )
+
+            def rows_of(rows: np.ndarray) -> Tensor:
+                where = (rows,) if chosen is None else (rows, chosen[rows])
+                if isinstance(placed, Tensor):
+                    return placed[tuple(sent(index, self.device) for index in where)]
+                return sent(placed[where], self.device)
+
+            return Inputs(rows_of, rows_of)
+
+        return of_epoch
+
+    def check_inputs(self, inputs: np.ndarray, name: str) -> None:
+        """Raise `InputError` for features of another width than the class features have."""
+        if inputs.shape[-1] != self.tower.feature_dim:
+            raise InputError(
+                f"{name} features: {inputs.shape[-1]} wide, but {self.checkpoint.name} gives class "
+                f"features of width {self.tower.feature_dim}; use the checkpoint they were made with"
+            )
+
+    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
+        """Return the blends, brought back to length 1."""
+        return torch.nn.functional.normalize(weights * inputs + (1 - weights) * partners, dim=1)
+
+    def learning_rate(self, epoch: int) -> float:
+        """Return a constant rate for the first epoch, then half a cosine from `lr` towards zero."""
+        if epoch == 0:
+            return self.config.warmup_lr
+        return 0.5 * self.config.lr * (1 + math.cos(math.pi * (epoch - 1) / self.config.epochs))
+
+
+class PrototypicalLearner(ClipLearner):
+    """A learner whose classes are the same for every image."""
+
+    @abstractmethod
+    def prototypes(self, parameters: Parameters) -> Tensor:
+        """Return the class prototypes (C, D), L2-normalised."""
+
+    def logits(self, inputs: Tensor, parameters: Parameters) -> Tensor:
+        """Return the scaled cosines between images and prototypes."""
+        return self.scale * inputs @ self.prototypes(parameters).T
+
+    def classify(self, parameters: Parameters) -> Classify:
+        """Return the comparison with the prototypes as they are."""
+        with torch.no_grad():
+            return by_prototypes(self.prototypes(parameters), self.scale)
+
+
+def by_prototypes(prototypes: Tensor, scale: float) -> Classify:
+    """Return the classifier that compares images with these prototypes."""
+    return lambda features: scale * features.to(prototypes) @ prototypes.T
+
+
+def zero_shot_prototypes(tower: TextTower, class_names: Sequence[str], template: str) -> Tensor:
+    """Return the class prototypes (C, D) of a fixed prompt."""
+    prompts = tower.compile(layout_template(tower.checkpoint, class_names, template))
+    with torch.no_grad():
+        return prompts(None)
+
+
+def open_text_tower(config: Config, checkpoint: Checkpoint | None = None) -> TextTower:
+    """Return the text tower of the checkpoint on the device the config asks for."""
+    # The context's gradient is so small that float16 would lose it; bfloat16 has the range of float32.
+    low = config.precision != "float32"
+    return TextTower(
+        checkpoint or open_checkpoint(config.model),
+        _device_for(config),
+        config.text_memory * 1024**2,
+        torch.bfloat16 if low else torch.float32,
+    )
+
+
+def open_encoder(
+    config: Config,
+    checkpoint: Checkpoint,
+    reporter: Reporter,
+    cache: Path | None = None,
+    skip_bad: bool = False,
+) -> Encoder:
+    """Return the encoder of images that the config asks for."""
+    return Encoder(
+        checkpoint,
+        device=str(_device_for(config)),
+        precision=config.precision,
+        compiled=config.compile,
+        workers=config.workers or None,
+        seed=config.seed,
+        cache=cache,
+        skip_bad=skip_bad,
+        reporter=reporter,
+    )
+
+
+def _device_for(config: Config) -> torch.device:
+    """Return the device the config asks for, if it can compute with the precision that it asks for."""
+    device = find_device(config.device)
+    if config.precision != "float32" and device.type == "cpu":
+        raise InputError(
+            f"precision {config.precision}: it is for GPUs, and this is the CPU",
+            "leave `precision` out",
+        )
+    return device
+
+
+def _placed(train_x: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """Return the features where steps read them: on a GPU as a whole if they are small enough, else where they are."""
+    if device.type == "cpu" or train_x.nbytes > _RESIDENT:
+        return train_x
+    # a copy, because a memory-mapped row must not be handed to torch as if it could be written
+    return sent(np.array(train_x), device)

@@ -1,0 +1,31 @@
+"""A linear probe without a prompt: the class prototypes themselves, from zero-shot on."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dspt.config import Config
+from dspt.internal.errors import InputError
+from dspt.learners.learner import Parameters, PrototypicalLearner
+
+
+class PrototypeLearner(PrototypicalLearner):
+    """The class prototypes, learnt as they are."""
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raise `InputError` for settings of a prompt."""
+        for name in ("context_length", "position", "class_specific", "context_words"):
+            if (value := getattr(config, name)) != getattr(Config, name):
+                raise InputError(
+                    f"{name} = {value!r}: learner prototypes has no prompt", f"leave `{name}` out"
+                )
+
+    def start(self) -> Parameters:
+        """Return the zero-shot prototypes."""
+        return {"weights": self.zero_shot}
+
+    def prototypes(self, parameters: Parameters) -> Tensor:
+        """Return the weights, brought to length 1."""
+        return F.normalize(parameters["weights"], dim=1)

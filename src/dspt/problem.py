@@ -1,0 +1,215 @@
+"""What there is to learn: a dataset with its given labels, read as the learner takes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dspt import learners, methods, noise
+from dspt.config import Config, Settings
+from dspt.data import Dataset, few_shot
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.progress import Reporter
+from dspt.learners import Learner, Parameters, Reader
+from dspt.methods import Method
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs with given labels, and the names of the classes."""
+
+    class_names: tuple[str, ...]
+    train_x: np.ndarray  # (N, D) features, (N, V, D) of V views, or (N, H, W, 3) pixels
+    labels: np.ndarray  # (N,) given labels, some of them wrong
+    true_labels: np.ndarray | None = None  # (N,) if known: for the record alone, never to learn
+    test_x: np.ndarray | None = None
+    test_y: np.ndarray | None = None
+    weights: np.ndarray | None = None  # (N,) how much each sample counts, 1 on average
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is a test set."""
+        return self.test_y is not None and len(self.test_y) > 0
+
+    def fingerprint(self) -> str:
+        """Return a hash of inputs and labels, by which a resumed run knows that its data are the same."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.train_x, self.labels, self.test_x, self.test_y):
+            if array is not None:
+                digest.update(str(array.shape).encode())
+                for first in range(0, len(array), 65536):
+                    digest.update(np.ascontiguousarray(array[first : first + 65536]).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, and who is to solve it and how."""
+
+    problem: Problem
+    config: Settings
+    learner: Learner
+    method: Method
+    start: Parameters
+    given: np.ndarray  # the labels of the whole train split after noise
+    skipped: tuple[Fault, ...] = ()  # what of the source was left out
+
+    @classmethod
+    def of(cls, problem: Problem, config: Settings, learner: Learner | None = None) -> Task:
+        """Return the task of a problem whose inputs have been read already."""
+        method = methods.make(config.method, **config.method_options())
+        _check_method(method, learners.kind_of(config), problem.weights is not None)
+        learner = learner or learners.make(problem.class_names, config)
+        _check(problem, learner)
+        return cls(problem, config, learner, method, learner.start(), problem.labels)
+
+
+def pose(
+    dataset: Dataset,
+    config: Settings,
+    noise_spec: noise.NoiseSpec | None = None,
+    *,
+    method: str | Method | Callable[..., Any] | None = None,
+    weights: np.ndarray | None = None,
+    truth_known: bool = True,
+    reporter: Reporter | None = None,
+    cache: Path | None = None,
+    skip_bad: bool = False,
+) -> Task:
+    """Return the task that a dataset and the settings pose.
+
+    Whatever is wrong with settings, labels, names or words is found before images are encoded.
+
+    Parameters
+    ----------
+    method
+        In place of the one that the config names: a `Method`, or a loss of one's own.
+    weights
+        How much each sample of the train split counts, if not all the same.
+    truth_known
+        Whether the labels of the source are right, so that the record can tell right from wrong ones.
+    cache
+        The folder of the feature store.
+    skip_bad
+        Leave out images that cannot be read.
+    """
+    spec = noise_spec or noise.NoiseSpec()
+    chosen = methods.make(config.method if method is None else method, **config.method_options())
+    _check_method(chosen, learners.kind_of(config), weights is not None)
+    if spec.needs_features and not learners.kind_of(config).has_clip:
+        raise InputError(
+            f"noise {spec}: it looks at CLIP's features, and a network from scratch has none; write such "
+            "labels to a file with another run and give file:labels.csv"
+        )
+    if getattr(config, "views", 0) and dataset.holds_features:
+        raise InputError(
+            f"views = {config.views}: {dataset.name} holds features, not images, so nothing can be cropped",  # type: ignore[attr-defined]
+            "leave `views` out",
+        )
+    given = None if spec.needs_features else given_labels(dataset, spec, config.seed)
+    learner = learners.make(dataset.class_names, config)
+    start = learner.start()
+    reader = learner.reader(reporter or Reporter(silent=True), cache, skip_bad)
+    if len(dataset.test.labels):
+        reader.check_there(dataset.test)  # the train split, read first, looks for its own files
+    if given is None:
+        given = given_labels(dataset, spec, config.seed, reader)
+    problem = _read(dataset, given, config, reader, weights, truth_known)
+    _check(problem, learner)
+    return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
+
+
+def given_labels(
+    dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Reader | None = None
+) -> np.ndarray:
+    """Return the labels to learn from: those of the source, or noise made from the right ones.
+
+    The noise is drawn over the whole train split, so that few-shot sampling and images that are left out change
+    nobody else's label. A `reader` of features is needed for noise that looks at them.
+    """
+    split, classes = dataset.train, len(dataset.class_names)
+    if spec.kind == "none":
+        return split.labels
+    if reader is None or not spec.needs_features:
+        return spec.apply(split.best_labels, classes, seed)
+    found, kept = reader(split, "train")
+    # An image that cannot be read counts as an average one, so that the others keep their draws.
+    features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
+    features[kept] = found
+    return spec.apply(split.best_labels, classes, seed, features)
+
+
+def _read(
+    dataset: Dataset,
+    given: np.ndarray,
+    config: Settings,
+    reader: Reader,
+    weights: np.ndarray | None,
+    truth_known: bool,
+) -> Problem:
+    """Return the problem with its inputs read: of all samples, or of some shots of each class."""
+    chosen = np.arange(len(given))
+    if config.shots:
+        chosen = few_shot(dataset.train.best_labels, config.shots, config.seed)
+    views = config.views if isinstance(config, Config) else 0
+    train_x, kept = reader(dataset.train.take(chosen), "train", views)
+    test_x = test_y = None
+    if len(dataset.test.labels):
+        test_x, tested = reader(dataset.test, "test")
+        test_y = dataset.test.best_labels[tested]
+    used = chosen[kept]
+    if weights is not None:
+        weights = weights[used] / weights[used].mean()
+    return Problem(
+        class_names=dataset.class_names,
+        train_x=train_x,
+        labels=given[used],
+        true_labels=dataset.train.best_labels[used] if truth_known else None,
+        test_x=test_x,
+        test_y=test_y,
+        weights=weights,
+    )
+
+
+def _check_method(method: Method, kind: type[Learner], weighted: bool) -> None:
+    """Raise `InputError` for a method that cannot do without what there is not."""
+    if method.needs_clip and not kind.has_clip:
+        others = ", ".join(name for name, one in methods.METHODS.items() if not one.needs_clip)
+        raise InputError(
+            f"method {method.name}: {method.needs_clip}, and a network from scratch has no CLIP; "
+            f"give one of {others}"
+        )
+    if weighted and not (method.weighs_samples and method.trains):
+        raise InputError(
+            f"sample_weight: method {method.name} cannot weigh samples; leave it out, or take another method"
+        )
+
+
+def _check(problem: Problem, learner: Learner) -> None:
+    """Raise `InputError` where inputs, labels and names do not fit each other."""
+    classes, n = len(problem.class_names), len(problem.labels)
+    if n < learner.smallest_batch:
+        raise InputError(
+            f"training set: it has {n or 'no'} samples; at least {learner.smallest_batch} "
+            f"{'are' if learner.smallest_batch > 1 else 'is'} needed"
+        )
+    if classes < 2:
+        raise InputError(f"class names: {classes} given; a classifier needs at least 2 classes")
+    if len(problem.train_x) != n:
+        raise InputError(
+            f"labels: {n} of them for {len(problem.train_x)} samples; they must be as many"
+        )
+    for name, inputs in (("train", problem.train_x), ("test", problem.test_x)):
+        if inputs is not None:
+            learner.check_inputs(inputs, name)
+    for name, labels in (("labels", problem.labels), ("test labels", problem.test_y)):
+        if labels is not None and ((labels < 0) | (labels >= classes)).any():
+            row = int(np.argmax((labels < 0) | (labels >= classes)))
+            raise InputError(
+                f"{name}: expected 0..{classes - 1} for {classes} classes, found {labels[row]} at row {row}"
+            )
