@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dspt.internal.progress import Reporter
+
+QUIET = Reporter(silent=True)
 NAMES = ("cat", "dog", "red panda", "ankle boot")
 
 

@@ -100,7 +100,7 @@ def test_special_tokens_come_last_and_config_names_them(
     assert config.hidden_act == model.config.vision_config.hidden_act == "quick_gelu"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=60))
 def test_both_tokenizers_encode_any_text_alike(
     tokenizer: CLIPTokenizer, plain_tokenizer: Tokenizer, text: str
@@ -114,7 +114,7 @@ def test_both_tokenizers_encode_any_text_alike(
         assert not {tokenizer.bos_token_id, tokenizer.eos_token_id} & set(ids[1:-1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     words=st.lists(
         st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyzäéßжλ漢字"), min_size=1), max_size=8

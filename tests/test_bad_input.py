@@ -22,35 +22,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from problems import QUIET
 
-from dspt import cli, noise
+from dspt import noise
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import BadImage, Preprocessing, open_image
 from dspt.config import Config
 from dspt.data import Dataset, open_dataset
 from dspt.features.decoding import Decoder, Look
 from dspt.internal.errors import InputError
-from dspt.internal.progress import Reporter
 from dspt.workflows.train import Encoder, encode_problem
 
 CLASSES = ("cat", "dog", "red_panda")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and modes of POSIX")
-
-
-@pytest.fixture
-def dspt(monkeypatch, capsys, tmp_path):
-    """A function that runs a command line and returns its status, output and errors."""
-    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("DSPT_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dspt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code or 0, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -283,7 +267,7 @@ def is_good(items: Any) -> np.ndarray:
 
 def problem_of(dataset: Dataset, given: np.ndarray) -> Any:
     checkpoint = open_checkpoint("embedded")
-    encoder = Encoder(checkpoint, Config(), Reporter(silent=True), skip_bad=True)
+    encoder = Encoder(checkpoint, Config(), QUIET, skip_bad=True)
     return encode_problem(dataset, given, encoder)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from checkpoints import tiny_clip
+from problems import QUIET
 from typer.testing import CliRunner
 
 from dspt.backbone.checkpoint import open_checkpoint
@@ -18,9 +19,7 @@ from dspt.backbone.text import TextTower
 from dspt.bench import encoding, epochs, memory, startup, steps, summary
 from dspt.cli import app
 from dspt.internal.errors import InputError
-from dspt.internal.progress import Reporter
 
-QUIET = Reporter(silent=True)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 49408}
 CASE = steps.Case("6", 6, {3: 2, 5: 4})
 
@@ -177,10 +176,20 @@ def test_epochs_are_timed_for_each_number_of_samples():
             assert one[f"{per_sample}_lowest"] <= one[per_sample] <= one[f"{per_sample}_highest"]
 
 
-def test_start_up_is_measured():
+def test_start_up_is_measured(monkeypatch):
+    commands, run, seconds = [], startup._seconds, iter([9.0, 0.2, 1.5])
+
+    def timed(*arguments):
+        commands.append(arguments[0])
+        assert run(*arguments) > 0
+        return next(seconds)
+
+    monkeypatch.setattr(startup, "_seconds", timed)
     found = startup.measure(1, QUIET)
-    assert 0 < found["help_seconds"] < found["train_seconds"]
-    assert found["help_seconds_lowest"] <= found["help_seconds"] <= found["help_seconds_highest"]
+    assert commands == ["--help", "--help", "train"]
+    for name, expected in (("help", 0.2), ("train", 1.5)):  # the first help is not counted
+        for part in ("seconds", "seconds_lowest", "seconds_highest"):
+            assert found[f"{name}_{part}"] == expected
 
 
 def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):

@@ -19,16 +19,6 @@ from dspt.internal.errors import InputError
 from dspt.workflows.train import run
 
 
-@pytest.fixture(scope="module")
-def text_tower(tmp_path_factory):
-    return str(tiny_clip(tmp_path_factory.mktemp("text"), text_only=True))
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return str(tiny_clip(tmp_path_factory.mktemp("clip")))
-
-
 def classifier(model, **more):
     return PromptClassifier(model=model, **{"epochs": 2, **more})
 

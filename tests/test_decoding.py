@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import Full, Queue
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ class TestDecoder:
             "    print(len(list(decoder.views(sys.argv[1:], range(len(sys.argv) - 1)))))\n"
         )
         done = subprocess.run(
-            [sys.executable, str(script), *paths], capture_output=True, text=True, timeout=120
+            [sys.executable, str(script), *paths], capture_output=True, text=True, timeout=600
         )
         assert (done.returncode, done.stdout.split()) == (0, ["begin", "21"]), done.stderr
 
@@ -78,15 +79,16 @@ class TestDecoder:
     @pytest.mark.skipif(sys.platform != "linux", reason="reads the process table in /proc")
     def test_no_worker_outlives_a_killed_parent(self, paths, tmp_path):
         code = (
-            "import sys, time\nfrom dspt.backbone.image import Preprocessing\n"
+            "import sys\nfrom dspt.backbone.image import Preprocessing\n"
             "from dspt.features.decoding import Decoder, Look\n"
             "with Decoder(Look(Preprocessing(16, 16)), 2, processes=True) as decoder:\n"
             "    list(decoder.views(sys.argv[1:], range(8)))\n"
-            "    print('ready', flush=True)\n    time.sleep(600)\n"
+            "    print('ready', flush=True)\n    sys.stdin.read()\n"
         )
         mark = f"DSPT_TEST_MARK={tmp_path}"
         parent = subprocess.Popen(
             [sys.executable, "-c", code, *paths],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "DSPT_TEST_MARK": str(tmp_path)},
         )
@@ -94,7 +96,7 @@ class TestDecoder:
         assert len(_marked(mark)) >= 3
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while _marked(mark) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert _marked(mark) == []
@@ -117,20 +119,29 @@ class TestAhead:
     def test_gives_every_value_in_order(self):
         assert list(ahead(iter(range(100)), 3)) == list(range(100))
 
-    def test_runs_ahead_but_no_further_than_it_may(self):
+    def test_runs_ahead_but_no_further_than_it_may(self, monkeypatch):
         made: list[int] = []
+        stuck = threading.Event()
+
+        class Watched(Queue):
+            def put(self, *arguments, **options):
+                try:
+                    super().put(*arguments, **options)
+                except Full:
+                    if len(made) > 3:  # before the first is given it waits with three
+                        stuck.set()
+                    raise
 
         def source():
             for i in range(100):
                 made.append(i)
                 yield i
+            stuck.set()
 
+        monkeypatch.setattr(decoding, "Queue", Watched)
         values = ahead(source(), 2)
         next(values)
-        deadline = time.monotonic() + 10
-        while len(made) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.3)
+        assert stuck.wait(600)
         assert len(made) == 4  # one given, two waiting, one in hand
         values.close()
 
@@ -145,11 +156,11 @@ class TestAhead:
             next(values)
 
     def test_its_thread_ends_when_nobody_waits_any_more(self):
-        before = threading.active_count()
+        before = set(threading.enumerate())
         values = ahead(iter(range(1000)), 2)
         next(values)
         values.close()
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
 
 
 def _modules() -> list[str]:

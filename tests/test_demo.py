@@ -1,19 +1,12 @@
 """The demonstration shows on real images what the paper says of wrong labels."""
 
 import json
-import sys
 
 import pytest
+from problems import QUIET
 
-from dspt import cli
 from dspt.config import Config
-from dspt.internal.progress import Reporter
 from dspt.workflows.demo import gradients, run_demo
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
 
 
 def check(result):
@@ -26,12 +19,9 @@ def check(result):
         )
 
 
-def test_coop_falls_and_dspt_does_not(cache, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["dspt", "demo", "--out", str(tmp_path / "demo"), "--json"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
-    output, errors = capsys.readouterr()
+def test_coop_falls_and_dspt_does_not(dspt, tmp_path):
+    status, output, errors = dspt("demo", "--out", tmp_path / "demo", "--json")
+    assert status == 0
     result = json.loads(output)
     assert set(result["sym60"]) == set(result["pair40"]) == {"coop", "mae", "dspt"}
     check(result)
@@ -42,12 +32,12 @@ def test_coop_falls_and_dspt_does_not(cache, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
-def test_other_seeds_show_it_too(cache, tmp_path, seed):
-    check(run_demo(tmp_path, 100, seed, Reporter(silent=True)))
+def test_other_seeds_show_it_too(tmp_path, seed):
+    check(run_demo(tmp_path, 100, seed, QUIET))
 
 
-def test_the_double_softmax_silences_wrong_labels_before_any_training(cache):
-    panels, right = gradients("embedded", "sym:0.6", Config(), Reporter(silent=True))
+def test_the_double_softmax_silences_wrong_labels_before_any_training():
+    panels, right = gradients("embedded", "sym:0.6", Config(), QUIET)
     single, double = panels.values()
     assert single[~right].mean() > 1.3 * single[right].mean()
     assert double[~right].mean() < 0.7 * double[right].mean()

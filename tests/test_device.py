@@ -36,8 +36,8 @@ TRAINED = [name for name, method in METHODS.items() if method.trains]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return open_checkpoint(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True))
+def checkpoint(text_tower):
+    return open_checkpoint(text_tower)
 
 
 def problem(n=96):

@@ -1,11 +1,13 @@
 """The paper's experiments: what they are made of, how they are run, what becomes of a broken run."""
 
+import itertools
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import tiny_clip
-from problems import feature_file
+from problems import QUIET, feature_file
 from typer.testing import CliRunner
 
 from dspt.cli import app
@@ -17,17 +19,9 @@ from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
 
-QUIET = Reporter(silent=True)
-
 
 def dspt(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """Encode the embedded images once for all tests, and not in the user's own cache."""
-    monkeypatch.setenv("DSPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture
@@ -222,10 +216,12 @@ class TestReproduce:
         (found,) = estimate.estimate(jobs, None, QUIET)
         assert (found.done, found.left, found.seconds) == (1, 2, 4.5)
 
-    def test_a_step_is_measured(self, data, tmp_path):
+    def test_a_step_is_measured(self, data, tmp_path, monkeypatch):
+        clock = SimpleNamespace(perf_counter=itertools.count(7.0, 0.5).__next__)
+        monkeypatch.setattr(estimate, "time", clock)
         jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
         (found,) = estimate.estimate(jobs, None, QUIET)
-        assert 0 < found.seconds < 600
+        assert found.seconds == 9.0
         assert not (tmp_path / "runs").exists()
 
     def test_a_finished_run_needs_its_data_no_more(self, data, tmp_path):
@@ -386,7 +382,8 @@ class TestCommands:
         assert page.exit_code == 0
         assert experiment.title in (tmp_path / "report.html").read_text()
 
-    def test_a_dry_run_writes_nothing_and_tells_the_time(self, data, tmp_path):
+    def test_a_dry_run_writes_nothing_and_tells_the_time(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(estimate, "_step", lambda config, dataset: 0.5)
         source, model = data
         asked = (
             "--data",
@@ -401,7 +398,8 @@ class TestCommands:
         shown = dspt("reproduce", "extreme", *asked, "--dry-run")
         assert shown.exit_code == 0
         assert "to do" in shown.stdout
-        assert "0 done, 6 to do  about 0:0" in shown.stdout
+        # 6 runs of 50 epochs of 3 steps of half a second
+        assert "0 done, 6 to do  about 7:30" in shown.stdout
         assert not (tmp_path / "r").exists()
 
     def test_a_failure_is_told_and_the_exit_status_is_1(self, tmp_path):

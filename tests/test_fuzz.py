@@ -33,7 +33,7 @@ from PIL import Image, features
 IMAGES, TABLES = 120, 60
 # All of a kind are read in less than a second: after so many, something is waiting for ever. What it
 # reads is left in the folder for temporary files.
-HANGS = 120
+HANGS = 600
 # A file may say that it is as large as it likes; what is read is bounded by the number of pixels.
 MOST_PIXELS, MOST_MEGABYTES = 1_000_000, 100
 LONGEST_SENTENCE = 2_000

@@ -30,11 +30,6 @@ from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 
 
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_clip(tmp_path_factory.mktemp("clip"))
-
-
 def picture(rng: np.random.Generator, width: int, height: int, mode: str = "RGB") -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(mode)
 

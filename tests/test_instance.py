@@ -30,7 +30,7 @@ def test_the_share_of_wrong_labels_is_the_rate(rate):
 
 
 @given(rate=st.floats(0, 1), seed=st.integers(0, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_images_own_rate_is_a_probability_and_they_average_to_the_rate(rate, seed):
     own = rates(4000, rate, seed)
     assert (own >= 0).all()

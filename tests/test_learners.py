@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoints import tiny_clip
 from problems import NAMES, feature_file, features
 from torch.testing import assert_close
 
@@ -17,9 +16,9 @@ from dspt.noise import corrupt
 from dspt.workflows.train import open_text_tower, run
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True))
+@pytest.fixture
+def model(text_tower):
+    return text_tower
 
 
 def make(model, learner, **settings):

@@ -14,7 +14,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from dspt import losses
 from dspt.internal.errors import InputError
 
-claim = settings(max_examples=40, derandomize=True, deadline=None)
+claim = settings(max_examples=40)
 
 # What protocol section 5 gives as defaults.
 DEFAULTS = {

@@ -17,7 +17,7 @@ from scipy import stats
 from dspt import noise
 from dspt.internal.errors import InputError
 
-claim = settings(max_examples=60, derandomize=True, deadline=None)
+claim = settings(max_examples=60)
 kinds = st.sampled_from(["symmetric", "pair"])
 samplings = st.sampled_from(["exact", "bernoulli"])
 rates = st.floats(0, 1)

@@ -115,7 +115,7 @@ flips = st.lists(st.booleans(), min_size=3, max_size=3).map(np.array)
 
 class TestAugmentation:
     @given(images, places, places, flips)
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     def test_is_a_part_of_the_padded_image_perhaps_mirrored(self, images, top, left, flipped):
         found = pixels.cropped(images, pixels.Crops(top, left, flipped))
         for i in range(3):
@@ -125,7 +125,7 @@ class TestAugmentation:
             assert np.array_equal(found[i].numpy(), expected)
 
     @given(images, flips)
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     def test_a_flip_undoes_itself(self, images, flipped):
         centre = np.full(3, pixels.PADDING)
         crops = pixels.Crops(centre, centre, flipped)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from dspt.internal.seeds import Stream
 
-claim = settings(max_examples=50, derandomize=True, deadline=None)
+claim = settings(max_examples=50)
 MASK = 2**64 - 1
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dspt.sgd import SGD
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 1000),
     momentum=st.sampled_from([0.0, 0.5, 0.9]),

@@ -4,48 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import tiny_clip
 from PIL import Image
 from problems import feature_file
 
-from dspt import cli, corrupt, noise
+from dspt import corrupt, noise
 from dspt.config import Config
 from dspt.data import few_shot, nine, open_dataset
 from dspt.workflows.train import run
 
 CLASSES = ("cat", "dog", "red_panda")
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return str(tiny_clip(tmp_path_factory.mktemp("clip")))
-
-
-@pytest.fixture(scope="module")
-def text_tower(tmp_path_factory):
-    return str(tiny_clip(tmp_path_factory.mktemp("text"), text_only=True))
-
-
-@pytest.fixture
-def dspt(monkeypatch, capsys, tmp_path):
-    """A function that runs a command line and returns its status, output and errors."""
-    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("DSPT_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dspt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code or 0, *capsys.readouterr()
-
-    return call
 
 
 def photo(path: Path, shade: int) -> str:

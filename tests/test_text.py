@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import tiny_clip
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dspt.backbone.checkpoint import open_checkpoint
@@ -119,9 +119,7 @@ NAMES = st.lists(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_features_and_context_gradient_equal_the_full_forward(checkpoints, data):
     checkpoint = checkpoints[data.draw(st.sampled_from(sorted(VARIANTS)))]

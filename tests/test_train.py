@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoints import tiny_clip
 from problems import NAMES, features
 
 from dspt import learners, methods, theory, train
@@ -21,8 +20,8 @@ from dspt.noise import corrupt
 
 
 @pytest.fixture(scope="module")
-def tower(tmp_path_factory):
-    return TextTower(open_checkpoint(tiny_clip(tmp_path_factory.mktemp("clip"), text_only=True)))
+def tower(text_tower):
+    return TextTower(open_checkpoint(text_tower))
 
 
 def problem(n=100, rate=0.4, views=None):

@@ -1,0 +1,59 @@
+"""What all tests share: no claim about time, a cache of their own, and the fixtures that many need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from checkpoints import tiny_clip
+from hypothesis import HealthCheck, settings
+from problems import feature_file
+
+# The same examples every time, however long they take: a busy machine is no failure.
+settings.register_profile(
+    "dspt", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("dspt")
+
+
+@pytest.fixture(autouse=True)
+def no_cache_or_root_of_the_user(tmp_path_factory, monkeypatch) -> None:
+    """Encode the embedded images once for all tests, and not in the user's own cache."""
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("DSPT_ROOT", raising=False)
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory) -> str:
+    """Return a checkpoint with both towers."""
+    return str(tiny_clip(tmp_path_factory.mktemp("clip")))
+
+
+@pytest.fixture(scope="session")
+def text_tower(tmp_path_factory) -> str:
+    """Return a checkpoint with a text tower alone."""
+    return str(tiny_clip(tmp_path_factory.mktemp("text"), text_only=True))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> str:
+    """Return a feature file that fits both checkpoints."""
+    return str(feature_file(tmp_path_factory.mktemp("data") / "pets.npz"))
+
+
+@pytest.fixture
+def dspt(monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command line in `tmp_path` and returns its status, output and errors."""
+    from dspt import cli
+
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dspt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code or 0, *capsys.readouterr()
+
+    return call
