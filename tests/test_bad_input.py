@@ -22,16 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from problems import QUIET
 
 from dspt import noise
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import BadImage, Preprocessing, open_image
 from dspt.config import Config
 from dspt.data import Dataset, open_dataset
+from dspt.features import Encoder
 from dspt.features.decoding import Decoder, Look
 from dspt.internal.errors import InputError
-from dspt.workflows.train import Encoder, encode_problem
+from dspt.problem import _read
 
 CLASSES = ("cat", "dog", "red_panda")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and modes of POSIX")
@@ -267,8 +267,8 @@ def is_good(items: Any) -> np.ndarray:
 
 def problem_of(dataset: Dataset, given: np.ndarray) -> Any:
     checkpoint = open_checkpoint("embedded")
-    encoder = Encoder(checkpoint, Config(), QUIET, skip_bad=True)
-    return encode_problem(dataset, given, encoder)
+    encoder = Encoder(checkpoint, skip_bad=True)
+    return _read(dataset, given, Config(), encoder, None, True)
 
 
 def turned(stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -370,7 +370,7 @@ class TestOddImages:
         )
         expected = turned(seen, orientation)
         np.testing.assert_array_equal(self.opened(tmp_path, "a.jpg", data), expected)
-        for look in (Look(Preprocessing(6, 6)), Look(Preprocessing(6, 6), crops=2)):
+        for look in (Look(Preprocessing(6, 6)), Look(Preprocessing(6, 6), views=2)):
             for item in (str(tmp_path / "a.jpg"), Image.open(tmp_path / "a.jpg")):
                 with Decoder(look, 1) as decoder:
                     (view,) = decoder.views([item], [0])

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 import dspt
-from dspt import PromptClassifier
+from dspt import PromptClassifier, methods
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.workflows.train import run
@@ -101,9 +101,163 @@ def test_cross_validated_probabilities_work_with_names_and_with_numbers(text_tow
     from sklearn.model_selection import cross_val_predict
 
     x, y = features(60)
-    clf = classifier(text_tower, epochs=1, class_names=NAMES)
-    for labels in (y, np.array(NAMES)[y]):
-        assert cross_val_predict(clf, x, labels, cv=3, method="predict_proba").shape == (60, 4)
+    names = sorted(NAMES)  # as scikit-learn numbers labels that are texts
+    clf = classifier(text_tower, epochs=1, class_names=names)
+    numbers, texts = (
+        cross_val_predict(clf, x, labels, cv=3, method="predict_proba")
+        for labels in (y, np.array(names)[y])
+    )
+    assert numbers.shape == (60, 4)
+    assert np.array_equal(numbers, texts)
+
+
+def test_logits_are_what_probabilities_are_made_of(text_tower):
+    x, y = features(60)
+    clf = classifier(text_tower).fit(x, y, class_names=NAMES)
+    expected = torch.from_numpy(clf.decision_function(x)).softmax(1).numpy()
+    assert np.allclose(clf.predict_proba(x), expected, atol=1e-6)
+    two = classifier(text_tower).fit(x, y % 2, class_names=NAMES[:2])
+    assert np.array_equal(two.decision_function(x) > 0, two.predict(x) == 1)
+
+
+def test_random_state_and_seed_are_one_setting(text_tower):
+    x, y = features(60)
+    fitted = [
+        classifier(text_tower, **given).fit(x, y, class_names=NAMES).context_
+        for given in ({"seed": 3}, {"random_state": 3}, {"random_state": np.int64(3)}, {})
+    ]
+    assert np.array_equal(fitted[0], fitted[1])
+    assert np.array_equal(fitted[0], fitted[2])
+    assert not np.array_equal(fitted[0], fitted[3])
+    with pytest.raises(InputError, match="seed = 3, random_state = 2: they are two names"):
+        classifier(text_tower, seed=3, random_state=2).fit(x, y, class_names=NAMES)
+
+
+class TestOwnMethods:
+    def test_ten_lines_are_a_loss(self, text_tower):
+        """What CONTRIBUTING promises: a function, given to the classifier, with its hyper-parameters."""
+        x, y = features(60)
+
+        def tempered(logits, labels, t=2.0):
+            log_p = (logits / t).log_softmax(1)
+            return -log_p.gather(1, labels[:, None])[:, 0]
+
+        own = classifier(text_tower, method=tempered, options={"t": 1.0})
+        coop = classifier(text_tower, method="coop")
+        own, coop = (clf.fit(x, y, class_names=NAMES) for clf in (own, coop))
+        assert np.allclose(own.context_, coop.context_, atol=1e-6)
+        assert not np.allclose(
+            classifier(text_tower, method=tempered).fit(x, y, class_names=NAMES).context_,
+            coop.context_,
+            atol=1e-6,
+        )
+
+    def test_a_method_instance_is_taken_as_it_is(self, text_tower):
+        x, y = features(60)
+        given, named = (
+            classifier(text_tower, method=method, options=options).fit(x, y, class_names=NAMES)
+            for method, options in ((methods.make("gce", q=0.3), None), ("gce", {"q": 0.3}))
+        )
+        assert np.array_equal(given.context_, named.context_)
+
+    def test_it_is_saved_and_loaded_without_the_function(self, text_tower, tmp_path):
+        x, y = features(60)
+        clf = classifier(
+            text_tower, method=lambda z, y: -z.log_softmax(1).gather(1, y[:, None])[:, 0]
+        )
+        clf.fit(x, y, class_names=NAMES).save(tmp_path / "clf")
+        assert np.array_equal(dspt.load(tmp_path / "clf").predict(x), clf.predict(x))
+
+    @pytest.mark.parametrize(
+        ("method", "sentence"),
+        [
+            (
+                lambda logits, labels: logits.sum(),
+                r"expected one value a sample, .* found shape \(\)",
+            ),
+            (lambda logits, labels: 0.0, "expected one value a sample, .* found float"),
+            (3, "method 3: expected a name, a Method, or a loss"),
+        ],
+    )
+    def test_what_is_no_method_is_told(self, text_tower, method, sentence):
+        x, y = features(60)
+        with pytest.raises(InputError, match=sentence):
+            classifier(text_tower, method=method).fit(x, y, class_names=NAMES)
+
+
+def test_other_packages_add_methods_by_an_entry_point(text_tower, tmp_path, monkeypatch):
+    (tmp_path / "robust_zoo.py").write_text(
+        "def lazy(logits, labels, q=0.5):\n"
+        '    """A tenth of MAE."""\n'
+        "    return q * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0])\n"
+    )
+    info = tmp_path / "robust_zoo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: robust-zoo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[dspt.methods]\nlazy = robust_zoo:lazy\nbroken = robust_zoo:gone\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    x, y = features(60)
+    theirs, mae = (
+        classifier(text_tower, method=method, options=options).fit(x, y, class_names=NAMES)
+        for method, options in (("lazy", {"q": 1.0}), ("mae", None))
+    )
+    assert np.array_equal(theirs.context_, mae.context_)
+    with pytest.raises(InputError, match="method 'broken': robust_zoo:gone cannot be loaded"):
+        methods.make("broken")
+    with pytest.raises(InputError, match=r"method 'lasy': not known \(did you mean lazy\?\)"):
+        methods.make("lasy")
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (["cat", None, "dog"], r"the label at row 1 is missing \(None\)"),
+        (["cat", float("nan"), "dog"], r"the label at row 1 is missing \(nan\)"),
+        (["cat", "", "dog"], "the label at row 1 is empty"),
+        ([0, "cat", 1], "is not one of class_names|several kinds"),
+        (np.array([True, False, True], object), "several kinds"),
+    ],
+)
+def test_labels_that_are_missing_are_refused(text_tower, labels, sentence):
+    x, _ = features(3)
+    y = np.array(labels, object) if None in labels or float in map(type, labels) else labels
+    with pytest.raises(InputError, match=sentence):
+        classifier(text_tower).fit(x, y, class_names=["cat", "dog", "owl"])
+
+
+class TestSampleWeight:
+    def test_only_ratios_matter(self, text_tower):
+        x, y = features(60)
+        ones, threes, none = (
+            classifier(text_tower).fit(x, y, class_names=NAMES, sample_weight=weight).context_
+            for weight in (np.ones(60), [3] * 60, None)
+        )
+        assert np.array_equal(ones, none)
+        assert np.array_equal(ones, threes)
+
+    @pytest.mark.parametrize("weight", [[1.0] * 5, [-1.0] * 60, [0.0] * 60, ["a"] * 60])
+    def test_what_is_no_weight_is_told(self, text_tower, weight):
+        x, y = features(60)
+        with pytest.raises(InputError, match=r"^sample_weight: expected"):
+            classifier(text_tower).fit(x, y, class_names=NAMES, sample_weight=weight)
+
+
+def test_settings_of_a_run_can_be_reached(clip, tmp_path):
+    """Bad images are left out and named; shots are drawn from each class."""
+    images = [np.full((8, 8), 20 * i, np.uint8) for i in range(12)]
+    files = []
+    for i, image in enumerate(images):
+        files.append(str(tmp_path / f"{i}.png"))
+        Image.fromarray(image).save(files[-1])
+    (tmp_path / "3.png").write_bytes(b"broken")
+    labels = np.arange(12) % 2
+    clf = classifier(clip, cache=tmp_path / "cache", skip_bad=True, workers=1, shots=5)
+    clf.fit(files, labels, class_names=NAMES[:2])
+    assert all("3.png: not an image" in told for told in clf.skipped_)
+    with pytest.raises(InputError, match="set `skip_bad` to go on without it"):
+        classifier(clip, cache=tmp_path / "cache").fit(files, labels, class_names=NAMES[:2])
 
 
 def test_classes_are_sorted_as_metrics_expect(text_tower):
@@ -190,7 +344,7 @@ def test_bad_input_is_named(text_tower, tmp_path):
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             classifier(text_tower).fit(**arguments)
-    for wrong in ({"epochs": "3"}, {"epochs": 2.5}, {"batch_size": 8.0}, {"seed": None}):
+    for wrong in ({"epochs": "3"}, {"epochs": 2.5}, {"batch_size": 8.0}, {"seed": 1.5}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: expected a whole number"):
             classifier(text_tower, **wrong).fit(x, y, class_names=NAMES)
     with pytest.raises(InputError, match="has no image tower"):

@@ -20,10 +20,11 @@ from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.internal.device import sent
 from dspt.internal.errors import InputError
+from dspt.learners import learner as seam
+from dspt.learners import open_text_tower
 from dspt.methods import METHODS
 from dspt.methods.method import LossMethod
-from dspt.sgd import SGD
-from dspt.workflows.train import open_text_tower
+from dspt.problem import Problem, Task
 
 # What copies a value from the device to the host, and so waits for all that was asked of it: as operations, and as
 # the methods of a tensor that on a CPU dispatch none.
@@ -31,7 +32,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select
 ASKS = {"cpu", "numpy", "__array__", "tolist", "item", "__bool__", "__int__", "__float__"}
 
 # Methods that look at the logits of all samples do so before the first step; a loss alone never does.
-LOSSES_ALONE = [name for name, method in METHODS.items() if issubclass(method, LossMethod)]
+LOSSES_ALONE = [name for name, method in METHODS.items() if isinstance(method, LossMethod)]
 TRAINED = [name for name, method in METHODS.items() if method.trains]
 
 
@@ -42,7 +43,7 @@ def checkpoint(text_tower):
 
 def problem(n=96):
     x, y = features(n, 1)
-    return train.Problem(NAMES, x, y, y)
+    return Problem(NAMES, x, y, y)
 
 
 class Waits(TorchDispatchMode):
@@ -117,14 +118,8 @@ def test_no_step_makes_the_host_wait(checkpoint, method, learner, memory_limit):
     made = learners.make(NAMES, config, TextTower(checkpoint, memory_limit=memory_limit))
     seen = []
     with Waits() as waits, Asks() as asks:
-        steps = train.fit(
-            problem(),
-            config,
-            made,
-            train.start(made),
-            lambda *_: seen.append(waits.count + asks.count),
-        )
-        next(steps)
+        task = Task.of(problem(), config, made)
+        next(train.fit(task, on_step=lambda *_: seen.append(waits.count + asks.count)))
     assert len(seen) >= 3
     assert len(set(seen)) == 1, "the count grew from step to step"
 
@@ -135,7 +130,7 @@ def test_every_loss_and_the_tower_run_without_values(checkpoint, name):
     tower = TextTower(checkpoint, "meta")
     learner = learners.make(NAMES, Config(), tower)
     learnt = {k: v.to("meta").requires_grad_() for k, v in learner.start().items()}
-    optimizer = SGD(learnt, 0.9, 5e-4, {})
+    velocities = [None]
     logits = learner.logits(torch.empty(8, 16, device="meta"), learnt)
     loss = losses.get(name)(
         logits, torch.empty(8, dtype=torch.int64, device="meta"), "none", validate=False
@@ -143,8 +138,8 @@ def test_every_loss_and_the_tower_run_without_values(checkpoint, name):
     loss.mean().backward()
     assert loss.shape == (8,)
     assert learnt["context"].grad.device.type == "meta"
-    optimizer.step(0.1)
-    assert optimizer.velocity["context"].device.type == "meta"
+    train._step(learnt, velocities, 0.1, 0.9, 5e-4)
+    assert velocities[0].device.type == "meta"
 
 
 @pytest.mark.parametrize("method", LOSSES_ALONE)
@@ -153,7 +148,7 @@ def test_a_whole_epoch_asks_for_no_value_before_its_end(checkpoint, method):
     learner = learners.make(NAMES, config, TextTower(checkpoint, "meta"))
     done = []
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
-        list(train.fit(problem(), config, learner, train.start(learner), lambda *a: done.append(a)))
+        list(train.fit(Task.of(problem(), config, learner), on_step=lambda *a: done.append(a)))
     assert len(done) == 96 // 16
 
 
@@ -187,21 +182,23 @@ def test_the_image_tower_runs_without_values(tmp_path):
 
 def test_a_memory_map_is_placed_without_a_warning(tmp_path, recwarn):
     np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
-    train._placed(np.load(tmp_path / "x.npy", mmap_mode="r"), torch.device("meta"))
+    seam._placed(np.load(tmp_path / "x.npy", mmap_mode="r"), torch.device("meta"))
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("views", [0, 3])
-def test_features_on_the_device_are_those_of_the_host(views, monkeypatch):
+def test_features_on_the_device_are_those_of_the_host(checkpoint, views, monkeypatch):
     x = np.random.RandomState(0).randn(*((20, views, 4) if views else (20, 4))).astype(np.float32)
     cpu, rows = torch.device("cpu"), np.array([3, 0, 19, 3])
-    host = train._one_view(x, train.Stream(1, "view", 0), cpu)(rows)
-    resident = train._one_view(torch.from_numpy(x), train.Stream(1, "view", 0), cpu)(rows)
-    assert torch.equal(host, resident)
-    assert isinstance(train._placed(x, cpu), np.ndarray)
-    assert train._placed(x, torch.device("meta")).device.type == "meta"
-    monkeypatch.setattr(train, "_RESIDENT", x.nbytes - 1)
-    assert isinstance(train._placed(x, torch.device("meta")), np.ndarray)
+    learner = learners.make(NAMES, Config(), TextTower(checkpoint))
+    host = learner.inputs(x)(0).learn(rows)
+    assert isinstance(seam._placed(x, cpu), np.ndarray)
+    assert seam._placed(x, torch.device("meta")).device.type == "meta"
+    with monkeypatch.context() as patch:
+        patch.setattr(seam, "_placed", lambda x, device: torch.from_numpy(x))
+        assert torch.equal(host, learner.inputs(x)(0).learn(rows))
+    monkeypatch.setattr(seam, "_RESIDENT", x.nbytes - 1)
+    assert isinstance(seam._placed(x, torch.device("meta")), np.ndarray)
 
 
 class TestLowPrecision:

@@ -90,22 +90,20 @@ class TestFeatures:
         self, paths, checkpoint, tmp_path
     ):
         cut, tower = Preprocessing.read(checkpoint.folder), ImageTower(checkpoint)
-        found = encode(
-            paths, checkpoint, view="train", views=3, seed=5, cache=tmp_path / "1", batch_size=4
-        )
+        found = encode(paths, checkpoint, views=3, seed=5, cache=tmp_path / "1", batch_size=4)
         assert found.shape == (20, 3, 16)
         digest = contents.read(paths[6], 6)[0].hex()
         views = [cut.train_view(paths[6], Stream(5, "view", digest, v)) for v in range(3)]
         np.testing.assert_allclose(found[6], tower(np.stack(views)), atol=ROUNDING)
 
         turned = [shutil.copy(path, tmp_path) for path in reversed(paths)]
-        again = encode(turned, checkpoint, view="train", views=3, seed=5, cache=tmp_path / "2")
+        again = encode(turned, checkpoint, views=3, seed=5, cache=tmp_path / "2")
         np.testing.assert_allclose(again[::-1], found, atol=ROUNDING)
-        other = encode(paths, checkpoint, view="train", views=3, seed=6, cache=tmp_path / "1")
+        other = encode(paths, checkpoint, views=3, seed=6, cache=tmp_path / "1")
         assert np.abs(other - found).max() > 0.01
 
     def test_of_a_single_random_view_keep_their_axis(self, paths, checkpoint, tmp_path):
-        found = encode(paths, checkpoint, view="train", views=1, cache=tmp_path / "cache")
+        found = encode(paths, checkpoint, views=1, cache=tmp_path / "cache")
         assert found.shape == (20, 1, 16)
 
     def test_of_files_arrays_and_pictures_are_the_same(self, paths, checkpoint, tmp_path):
@@ -285,9 +283,9 @@ class TestOnce:
         tiny_clip(tmp_path / "other", seed=1)
         calls: list[tuple[Checkpoint, dict[str, Any]]] = [
             (checkpoint, {}),
-            (checkpoint, {"view": "train"}),
-            (checkpoint, {"view": "train", "seed": 2}),
-            (checkpoint, {"view": "train", "views": 2}),
+            (checkpoint, {"views": 1}),
+            (checkpoint, {"views": 1, "seed": 2}),
+            (checkpoint, {"views": 2}),
             (checkpoint, {"dtype": "bfloat16"}),
             (open_checkpoint(tmp_path / "mean"), {}),
             (open_checkpoint(tmp_path / "other"), {}),
@@ -328,7 +326,7 @@ class TestOnce:
             "write",
             lambda store, digests, f: (written.append(len(digests)), write(store, digests, f))[1],
         )
-        encode(paths, checkpoint, view="train", views=3, cache=tmp_path / "cache")
+        encode(paths, checkpoint, views=3, cache=tmp_path / "cache")
         assert written == [2] * 10
 
 
@@ -550,9 +548,7 @@ class TestCall:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"view": "left"}, "view: expected 'test' or 'train', found 'left'"),
-            ({"views": 2}, "views: expected 1 for the test view"),
-            ({"view": "train", "views": 0}, "found 0"),
+            ({"views": -1}, "views: expected 0 or more, found -1"),
             ({"batch_size": 0}, "batch size: expected at least 1, found 0"),
         ],
     )

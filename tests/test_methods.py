@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -17,10 +16,12 @@ from dspt import learners, losses, methods, train
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
+from dspt.learners import open_text_tower
 from dspt.methods import METHODS, joapr, nlprompt
 from dspt.methods.method import Epoch
 from dspt.methods.nlprompt import transport
-from dspt.workflows.train import open_text_tower, run
+from dspt.problem import Problem, Task
+from dspt.workflows.train import run
 
 TRAINED = [name for name, method in METHODS.items() if method.trains]
 
@@ -83,8 +84,7 @@ class TestLossMethods:
 
     @pytest.mark.parametrize("name", LOSSES)
     def test_have_the_defaults_of_the_protocol(self, name):
-        found = {field.name: field.default for field in fields(METHODS[name])}
-        assert found == ({"s": 1.0} if name == "dspt" else LOSSES[name][1])
+        assert METHODS[name].options == ({"s": 1.0} if name == "dspt" else LOSSES[name][1])
 
     def test_the_outer_scale_is_an_option_of_dspt(self):
         (phase,) = methods.make("dspt", s=3.0).plan(epoch([[0.0, 1]], [0]))
@@ -340,20 +340,20 @@ class TestAll:
         method = METHODS[name]
         assert method.formula
         assert method.source
-        assert method.__doc__
+        assert method.what
 
     @pytest.mark.parametrize("name", TRAINED)
     def test_end_at_the_same_bits_across_an_interruption(self, name, tmp_path):
         config = Config(model=str(tiny_clip(tmp_path, text_only=True)), method=name, epochs=4)
         tower = open_text_tower(config)
         (x, _), y = features(80), np.random.default_rng(0).integers(0, 4, 80)
-        problem = train.Problem(tuple(NAMES), x, y)
         learner = learners.make(NAMES, config, tower)
-        states = [state for state, _ in train.fit(problem, config, learner, train.start(learner))]
-        again = [state for state, _ in train.fit(problem, config, learner, states[1])]
+        task = Task.of(Problem(tuple(NAMES), x, y), config, learner)
+        states = [state for state, _ in train.fit(task)]
+        again = [state for state, _ in train.fit(task, states[1])]
         assert len(states) == 4
         assert len(again) == 2
-        assert torch.equal(states[-1].learnt["context"], again[-1].learnt["context"])
+        assert torch.equal(states[-1].parameters["context"], again[-1].parameters["context"])
 
     @pytest.mark.parametrize("name", METHODS)
     def test_run_on_the_embedded_set(self, name, tmp_path_factory):
@@ -361,15 +361,13 @@ class TestAll:
         config = Config(method=name, epochs=3)
         folder = tmp_path_factory.mktemp("runs") / name
         result = run("embedded", config, "sym:0.4", folder, cache=cache)
-        assert 0 < result["accuracy"] <= 100
-        assert result["method"] == name
+        assert 0 < result.accuracy <= 100
+        assert result.method == name
 
-    def test_a_mixed_sample_is_between_its_partners(self):
-        x = np.eye(3, dtype=np.float32)
-        images = lambda rows: torch.from_numpy(x[rows])  # noqa: E731
-        mix = methods.Mix(np.array([1, 2, 0]), torch.tensor([1.0, 0.6, 0.5]))
-        rows = np.array([1, 0])
-        found = train._blend(images(rows), images, mix, rows)
+    def test_a_mixed_sample_is_between_its_partners(self, tmp_path):
+        x, weights = torch.eye(3), torch.tensor([[0.6], [1.0]])
+        config = Config(model=str(tiny_clip(tmp_path, text_only=True)))
+        found = learners.make(NAMES, config).blend(x[[1, 0]], x[[2, 1]], weights)
         expected = torch.tensor([[0.0, 0.6, 0.4], [1.0, 0, 0]])
         assert_close(found, torch.nn.functional.normalize(expected, dim=1))
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from dspt import noise
 from dspt.config import Config
 from dspt.internal.errors import InputError
-from dspt.runs import RunFolder
+from dspt.runs import Run
 from dspt.workflows.train import run
 
 
@@ -42,16 +42,16 @@ def test_a_run_folder_explains_itself(clip, data, tmp_path):
     learnt = load_file(folder / "context.safetensors")
     assert learnt["context"].shape == (16, 32)
     assert learnt["prototypes"].shape == (4, 16)
-    assert result["accuracy"] == pytest.approx(np.mean([record["accuracy"] for record in records]))
-    assert result["wrong_labels"] == 0.5
-    assert json.loads((folder / "result.json").read_text()) == result
+    assert result.accuracy == pytest.approx(np.mean([record["accuracy"] for record in records]))
+    assert result.wrong_labels == 0.5
+    assert json.loads((folder / "result.json").read_text()) == result.as_dict()
 
 
 def test_a_label_file_of_one_run_can_be_given_to_another(clip, data, tmp_path):
     config = Config(model=clip, epochs=2)
     first = run(data, config, "pair:0.4", tmp_path / "a")
     second = run(data, config, f"file:{tmp_path / 'a' / 'labels.csv'}", tmp_path / "b")
-    assert second["accuracy"] == first["accuracy"]
+    assert second.accuracy == first.accuracy
     assert context_bytes(tmp_path / "a") == context_bytes(tmp_path / "b")
 
 
@@ -68,13 +68,15 @@ def test_a_done_run_is_not_repeated(clip, data, tmp_path):
 def test_a_folder_with_another_run_is_refused_and_kept(clip, data, tmp_path):
     run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
     before = (tmp_path / "run" / "context.safetensors").read_bytes()
-    with pytest.raises(InputError, match=r"\(seed is 1 there, 2 here\); give another --out"):
+    with pytest.raises(
+        InputError, match=r"\(seed is 1 there, 2 here\); choose another folder with `out`"
+    ):
         run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run")
     with pytest.raises(InputError, match=r"noise is 'none' there, 'sym:0.2' here"):
         run(data, Config(model=clip, epochs=1), "sym:0.2", tmp_path / "run", overwrite=False)
     assert (tmp_path / "run" / "context.safetensors").read_bytes() == before
     anew = run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run", overwrite=True)
-    assert anew["seed"] == 2
+    assert anew.seed == 2
 
 
 def test_changed_data_are_noticed(clip, tmp_path):
@@ -93,7 +95,7 @@ def test_a_folder_of_something_else_is_left_alone(clip, data, tmp_path):
 
 
 def test_two_processes_cannot_train_in_one_folder(clip, data, tmp_path):
-    folder = RunFolder(tmp_path / "run")
+    folder = Run(tmp_path / "run")
     with folder.locked(), pytest.raises(InputError, match="another process is training in it"):
         run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
 
@@ -108,7 +110,7 @@ def test_an_epoch_whose_state_was_not_saved_is_done_again(clip, data, tmp_path):
     with open(cut / "metrics.jsonl", "a") as file:
         file.write('{"epoch": 4, "acc')
     again = run(data, config, "none", cut)
-    assert again["accuracy"] == whole["accuracy"]
+    assert again.accuracy == whole.accuracy
     assert (cut / "metrics.jsonl").read_bytes() == (
         tmp_path / "whole" / "metrics.jsonl"
     ).read_bytes()
@@ -116,7 +118,7 @@ def test_an_epoch_whose_state_was_not_saved_is_done_again(clip, data, tmp_path):
 
 def test_zero_shot_is_a_run_too(clip, data, tmp_path):
     result = run(data, Config(model=clip, method="zero-shot"), "none", tmp_path / "run")
-    assert result["accuracy"] == result["zero_shot"]
+    assert result.accuracy == result.zero_shot
     assert "context" not in load_file(tmp_path / "run" / "context.safetensors")
 
 
@@ -138,7 +140,7 @@ def test_a_checkpoint_folder_is_never_taken_for_a_run(clip, data, tmp_path):
 def test_a_kill_before_anything_was_described_does_no_harm(clip, data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "environment.json").write_text("{}")
-    assert run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")["epochs"] == 1
+    assert run(data, Config(model=clip, epochs=1), "none", tmp_path / "run").epochs == 1
 
 
 def test_what_does_not_change_the_result_may_change_on_resuming(clip, data, tmp_path):
@@ -160,7 +162,7 @@ def test_a_damaged_file_is_named(clip, data, tmp_path, name):
     run(data, config, "none", tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "run" / name).write_text("nonsense\nnonsense\n")
-    with pytest.raises(InputError, match=f"{name}.*to start anew"):
+    with pytest.raises(InputError, match=f"{name}.*start anew"):
         run(data, config, "none", tmp_path / "run")
 
 
@@ -213,7 +215,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path, file):
     assert "Traceback" not in stopped.stderr
     assert f"To go on: dspt train {data}" in stopped.stderr
     assert "--overwrite" not in stopped.stderr, "going on must not start anew"
-    epochs = RunFolder(out).load_state()[0].epochs_done
+    epochs = Run(out).load_state()[0].epochs_done
     assert epochs == len((out / "metrics.jsonl").read_text().splitlines()) >= 3
     assert not (out / "result.json").exists()
     done = python("-m", "dspt", *command(clip, data, out))

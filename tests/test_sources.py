@@ -83,13 +83,13 @@ class TestShots:
         source = feature_file(tmp_path / "pets.npz")
         config = Config(model=text_tower, epochs=1, shots=3, seed=2)
         result = run(str(source), config, "sym:0.5", tmp_path / "run")
-        assert result["samples"] == 12
+        assert result.samples == 12
         true = np.load(source)["train_y"]
         given = noise.read_labels(tmp_path / "run/labels.csv", 4, len(true))
         np.testing.assert_array_equal(given, corrupt(true, 4, "symmetric", 0.5, 2))
         chosen = few_shot(true, 3, 2)
         wrong = (given != true)[chosen].mean()
-        assert result["wrong_labels"] == pytest.approx(wrong, abs=1e-6)
+        assert result.wrong_labels == pytest.approx(wrong, abs=1e-6)
 
     def test_another_number_of_shots_is_another_run(self, text_tower, tmp_path):
         source = str(feature_file(tmp_path / "pets.npz"))

@@ -1,12 +1,14 @@
 """The training loop follows the recipe to the letter, and gives the same bits every time."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from problems import NAMES, features
 
 from dspt import learners, methods, theory, train
@@ -17,6 +19,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.methods.method import Method, Phase
 from dspt.noise import corrupt
+from dspt.problem import Problem, Task
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +32,28 @@ def problem(n=100, rate=0.4, views=None):
     if views:
         x = np.stack([features(n, 10 + v)[0] for v in range(views)], axis=1)
     test_x, test_y = features(60, 2)
-    return train.Problem(NAMES, x, np.asarray(corrupt(y, 4, "symmetric", rate)), y, test_x, test_y)
+    return Problem(NAMES, x, np.asarray(corrupt(y, 4, "symmetric", rate)), y, test_x, test_y)
+
+
+def task(problem, config, tower):
+    return Task.of(problem, config, learners.make(problem.class_names, config, tower))
 
 
 def fit(problem, config, tower, state=None):
-    learner = learners.make(NAMES, config, tower)
-    return list(train.fit(problem, config, learner, state or train.start(learner)))
+    return list(train.fit(task(problem, config, tower), state))
 
 
 def start(config, tower):
-    return train.start(learners.make(NAMES, config, tower))
+    return learners.make(NAMES, config, tower).start()
 
 
 def classify(state, config, tower):
-    return learners.make(NAMES, config, tower).classify(state.learnt)
+    return learners.make(NAMES, config, tower).classify(state.parameters)
 
 
-def test_learning_rates_are_the_papers():
-    config = Config(epochs=50)
-    rates = [train.learning_rate(e, config) for e in range(50)]
+def test_learning_rates_are_the_papers(tower):
+    learner = learners.make(NAMES, Config(epochs=50), tower)
+    rates = [learner.learning_rate(epoch) for epoch in range(50)]
     assert rates[0] == 1e-5
     assert rates[1] == pytest.approx(2.0e-3)
     assert rates[2] == pytest.approx(1.998e-3, abs=5e-7)
@@ -55,14 +61,13 @@ def test_learning_rates_are_the_papers():
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 20, 50, 200])
-def test_learning_rates_are_torchs_cosine_one_epoch_later(epochs):
+def test_learning_rates_are_torchs_cosine_one_epoch_later(tower, epochs):
+    learner = learners.make(NAMES, Config(epochs=epochs), tower)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.002)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for epoch in range(1, epochs):
         expected = schedule.get_last_lr()[0]
-        assert train.learning_rate(epoch, Config(epochs=epochs)) == pytest.approx(
-            expected, abs=1e-12
-        )
+        assert learner.learning_rate(epoch) == pytest.approx(expected, abs=1e-12)
         optimizer.step()
         schedule.step()
 
@@ -115,7 +120,7 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
 
     data = problem()
     config = Config(method=method, epochs=3, lr=0.05)
-    context = start(config, tower).learnt["context"].clone().requires_grad_()
+    context = start(config, tower)["context"].clone().requires_grad_()
     optimizer = torch.optim.SGD([context], lr=1, momentum=0.9, weight_decay=5e-4)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
     for epoch in range(3):
@@ -125,8 +130,8 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
             optimizer.zero_grad()
             loss_of(logits, y[rows]).backward()
             optimizer.step()
-    ours = fit(data, config, tower)[-1][0].learnt["context"]
-    begin = start(config, tower).learnt["context"]
+    ours = fit(data, config, tower)[-1][0].parameters["context"]
+    begin = start(config, tower)["context"]
     assert (context - begin).norm() > 0.01, "the comparison would be empty if nothing moved"
     assert (ours - context).norm() <= 2e-3 * (context - begin).norm()
 
@@ -134,9 +139,9 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
 def test_same_seed_same_bits_other_seed_other_bits(tower):
     data = problem()
     runs = [fit(data, Config(epochs=3, seed=seed), tower)[-1] for seed in (1, 1, 2)]
-    assert torch.equal(runs[0][0].learnt["context"], runs[1][0].learnt["context"])
+    assert torch.equal(runs[0][0].parameters["context"], runs[1][0].parameters["context"])
     assert runs[0][1] == runs[1][1]
-    assert not torch.equal(runs[0][0].learnt["context"], runs[2][0].learnt["context"])
+    assert not torch.equal(runs[0][0].parameters["context"], runs[2][0].parameters["context"])
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])
@@ -144,7 +149,7 @@ def test_going_on_from_a_state_gives_the_same_bits(tower, stop):
     data, config = problem(), Config(method="coop", epochs=5)
     whole = fit(data, config, tower)
     rest = fit(data, config, tower, state=whole[stop - 1][0])
-    assert torch.equal(whole[-1][0].learnt["context"], rest[-1][0].learnt["context"])
+    assert torch.equal(whole[-1][0].parameters["context"], rest[-1][0].parameters["context"])
     assert [record for _, record in rest] == [record for _, record in whole[stop:]]
 
 
@@ -235,7 +240,7 @@ def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
                 Phase(np.arange(40, 80), soft, lambda z, t: -(t * z.log_softmax(1)).sum(1)),
             ]
 
-    monkeypatch.setitem(methods.METHODS, "picky", Picky)
+    monkeypatch.setitem(methods.METHODS, "picky", Picky())
     data = problem()
     config = Config(method="picky", option=("strength=2",), epochs=2, batch_size=20)
     results = fit(data, config, tower)
@@ -248,7 +253,7 @@ def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
 
 def test_each_epoch_draws_one_view_of_each_image(tower):
     data, config = problem(views=3), Config(method="coop", epochs=2, warmup_lr=0.0, lr=0.0)
-    flat = train.Problem(NAMES, data.train_x[:, 0], data.labels)
+    flat = Problem(NAMES, data.train_x[:, 0], data.labels)
     first, second = [record["loss"] for _, record in fit(data, config, tower)]
     assert first != second
     assert first != fit(flat, config, tower)[0][1]["loss"]
@@ -285,17 +290,73 @@ def test_unknown_methods_and_options_are_named():
 def test_data_that_do_not_fit_are_named(tower):
     x, y = features(20)
     cases = [
-        (train.Problem(NAMES, x[:, :8], y), "train features: 8 wide, but .* width 16"),
-        (train.Problem(NAMES, x, y + 1), "labels: expected 0..3 for 4 classes, found 4 at row 3"),
-        (train.Problem(NAMES, x[:5], y), "labels: 20 of them for 5 samples"),
-        (train.Problem(NAMES[:1], x, y * 0), "1 given; a classifier needs at least 2"),
-        (train.Problem(NAMES, x[:0], y[:0]), "it has no samples"),
+        (Problem(NAMES, x[:, :8], y), "train features: 8 wide, but .* width 16"),
+        (Problem(NAMES, x, y + 1), "labels: expected 0..3 for 4 classes, found 4 at row 3"),
+        (Problem(NAMES, x[:5], y), "labels: 20 of them for 5 samples"),
+        (Problem(NAMES[:1], x, y * 0), "1 given; a classifier needs at least 2"),
+        (Problem(NAMES, x[:0], y[:0]), "it has no samples"),
     ]
     for bad, message in cases:
         with pytest.raises(InputError, match=message):
-            train.check(bad, tower)
+            task(bad, Config(), tower)
 
 
 def test_divergence_is_told_not_saved(tower):
     with pytest.raises(InputError, match="training diverged in epoch"):
         fit(problem(), Config(method="coop", epochs=5, lr=1e38, warmup_lr=1e38), tower)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    weight_decay=st.sampled_from([0.0, 5e-4, 0.1]),
+)
+def test_steps_are_those_of_torchs_optimizer_to_the_bit(seed, momentum, weight_decay):
+    random = torch.Generator().manual_seed(seed)
+    begin = {name: torch.randn(3, 4, generator=random) for name in ("a", "b", "unused")}
+    ours = {name: value.clone().requires_grad_() for name, value in begin.items()}
+    theirs = {name: value.clone().requires_grad_() for name, value in begin.items()}
+    buffers = [None] * len(ours)
+    reference = torch.optim.SGD(
+        theirs.values(), lr=1.0, momentum=momentum, weight_decay=weight_decay
+    )
+    for step in range(6):
+        rate = reference.param_groups[0]["lr"] = 0.1 / (step + 1)
+        for name in ("a", "b"):
+            gradient = torch.randn(3, 4, generator=random)
+            ours[name].grad, theirs[name].grad = gradient.clone(), gradient.clone()
+        train._step(ours, buffers, rate, momentum, weight_decay)
+        reference.step()
+        for name in begin:
+            assert torch.equal(ours[name], theirs[name])
+            assert ours[name].grad is None
+
+
+def test_tests_may_be_fewer_but_the_last_five_epochs_are_always_tested(tower):
+    records = [record for _, record in fit(problem(), Config(epochs=8, test_every=2), tower)]
+    assert [r["epoch"] for r in records if "accuracy" in r] == [2, 4, 5, 6, 7, 8]
+
+
+class TestWeights:
+    def test_equal_weights_change_no_bit(self, tower):
+        data, config = problem(), Config(method="coop", epochs=2)
+        same = replace(data, weights=np.ones(100))
+        plain, weighted = (fit(one, config, tower)[-1][0] for one in (data, same))
+        assert torch.equal(plain.parameters["context"], weighted.parameters["context"])
+
+    def test_a_sample_without_weight_is_not_learnt_from(self, tower):
+        """Its label may be any: the same context comes out."""
+        data, config = problem(), Config(method="coop", epochs=2, lr=0.05)
+        weights = np.where(np.arange(100) < 50, 0.0, 2.0)
+        changed = np.where(np.arange(100) < 50, (data.labels + 1) % 4, data.labels)
+        first, second, unweighted = (
+            fit(replace(data, labels=labels, weights=given), config, tower)[-1][0]
+            for labels, given in ((data.labels, weights), (changed, weights), (changed, None))
+        )
+        assert torch.equal(first.parameters["context"], second.parameters["context"])
+        assert not torch.equal(first.parameters["context"], unweighted.parameters["context"])
+
+    def test_a_method_that_cannot_weigh_samples_says_so(self, tower):
+        data = replace(problem(), weights=np.ones(100))
+        with pytest.raises(InputError, match="sample_weight: method joapr cannot weigh samples"):
+            task(data, Config(method="joapr"), tower)

@@ -45,11 +45,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     options : dict, optional
         Hyper-parameters of the method.
     class_names : sequence of str, optional
-        The name of each class, if `fit` is not given them.
+        The name of each class, if `fit` is not given them. Where a tool numbers labels itself, as `cross_val_predict`
+        does for probabilities, it numbers them in sorted order, and so the names must be sorted.
     epochs, batch_size, lr, warmup_lr, momentum, weight_decay
         The training recipe; the defaults are the paper's.
-    random_state : int, optional
-        Seed of everything random; 1 by default.
+    random_state : int
+        Seed of everything random; None is 1, too.
     seed : int, optional
         Another name of `random_state`.
     learner : str
@@ -119,7 +120,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         warmup_lr: float = 1e-5,
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
-        random_state: int | None = None,
+        random_state: int | None = 1,
         seed: int | None = None,
         learner: str = "prompt",
         context_length: int = 16,
@@ -227,7 +228,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each item, as it was written in `y`."""
-        predicted: np.ndarray = self.classes_[train.predict(self.features(X), self.classify())]
+        found = train.predict(self.features(X), self.classify())
+        predicted: np.ndarray = self.classes_[found]
         return predicted
 
     def classify(self) -> learners.Classify:
@@ -288,12 +290,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         # the names of a method's own hyper-parameters are its business, also in the record
         named = self.method if isinstance(self.method, str) else methods.make(self.method).name
         options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
-        seeds = [seed for seed in (self.random_state, self.seed) if seed is not None]
-        if len(set(seeds)) > 1:
+        seed = Config.seed if self.random_state is None else self.random_state
+        if self.seed is not None and seed not in (Config.seed, self.seed):
             raise InputError(
-                f"seed = {self.seed}, random_state = {self.random_state}: they are two names of one setting; give one"
+                f"seed = {self.seed}, random_state = {seed}: they are two names of one setting; give one"
             )
-        seed = seeds[0] if seeds else Config.seed
+        seed = seed if self.seed is None else self.seed
         if isinstance(seed, np.integer):
             seed = int(seed)
         return Config(
