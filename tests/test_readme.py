@@ -45,6 +45,24 @@ def test_its_links_to_files_lead_somewhere():
             assert (ROOT / link).exists() or (ROOT / "docs" / link).exists(), link
 
 
+def test_a_new_loss_is_ten_lines_as_contributing_promises(text_tower):
+    """The block defines a loss and gives it to a classifier; what is left is to fit it."""
+    import numpy as np
+    from problems import NAMES, features
+
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = re.search(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[1]
+    lines = [line for line in block.splitlines() if line]
+    assert len(lines) <= 10
+    names: dict = {}
+    exec(block, names)
+    clf = names["clf"].set_params(model=text_tower, epochs=2)
+    x, y = features(40)
+    clf.fit(x, y, class_names=NAMES)
+    assert np.isfinite(clf.context_).all()
+    assert clf.history_[-1]["steps"] == 1
+
+
 @pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"])
 def test_what_a_stranger_looks_for_is_there(name):
     assert (ROOT / name).read_text(encoding="utf-8").strip()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dspt import losses, noise, theory
+    from dspt import losses, methods, noise, theory
     from dspt.classifier import PromptClassifier, load
     from dspt.internal.errors import InputError
     from dspt.losses import double_softmax_cross_entropy
@@ -22,6 +23,7 @@ __all__ = [
     "double_softmax_cross_entropy",
     "load",
     "losses",
+    "methods",
     "noise",
     "theory",
 ]
@@ -34,7 +36,11 @@ _HOMES = {
     "double_softmax_cross_entropy": "dspt.losses",
     "load": "dspt.classifier",
 }
-_MODULES = {"losses", "noise", "theory"}
+_MODULES = {"losses", "methods", "noise", "theory"}
+
+
+# What Python users should hear is heard by those who set logging up; the others are not bothered.
+logging.getLogger("dspt").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -101,7 +101,7 @@ def scratch(
     \b
     Examples:
       dspt scratch cifar10 --root datasets/ --method gce --noise sym:0.5
-      dspt scratch cifar10 --root datasets/ --stem cifar --limit 500 --epochs 20 --json
+      dspt scratch cifar10 --root datasets/ --stem cifar --shots 500 --epochs 20 --json
     """
     from dspt.data import open_dataset
     from dspt.workflows.train import run
