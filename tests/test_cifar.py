@@ -186,7 +186,7 @@ class TestDownloads:
                 assert thing in str(caught.value)
 
     def test_no_root_is_told(self):
-        with pytest.raises(InputError, match="cifar-10: no root is given; give --root"):
+        with pytest.raises(InputError, match="cifar-10: no root is given; set `root`"):
             cifar.read(TEN, None)
 
     def test_a_missing_batch_is_named(self, tmp_path):

@@ -158,7 +158,7 @@ class TestLabels:
         assert found.class_names == ("2", "10")
         assert found.train.labels.tolist() == [1, 0, 0]
         assert found.test.labels.tolist() == [1]
-        assert "--class-names FILE" in found.notes[0]
+        assert "as `class_names`" in found.notes[0]
 
     def test_numbers_among_names_are_names(self, tmp_path):
         lines = ("path,label,split", "a,10,train", "b,2,train", "c,cat,train", "d,2,test")
@@ -301,7 +301,7 @@ class TestFaults:
             "(line 3: 2 cells instead of 3; line 4: the path is empty; "
             "line 5: the label is empty; line 6: 4 cells instead of 3; "
             "line 7: the same path as in line 2, which belongs to another split, and 1 more); "
-            "correct them, or give --skip-bad to go on without them"
+            "correct them; or set `skip_bad` to go on without them"
         )
 
     def test_they_are_left_out_and_listed_if_asked_and_labels_stay_with_their_images(

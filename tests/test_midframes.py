@@ -182,7 +182,7 @@ class TestPrepare:
 
     def test_a_missing_folder_of_videos_is_told_with_its_place(self, root):
         (root / "ucf101" / "UCF-101").rename(root / "gone")
-        with pytest.raises(InputError, match=r"ucf101/UCF-101, which is not there.*--videos.*crcv"):
+        with pytest.raises(InputError, match=r"ucf101/UCF-101, which is not there.*crcv.*`videos`"):
             prepare_ucf101(root)
 
     def test_a_missing_split_file_is_told_before_any_work(self, root):

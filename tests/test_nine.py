@@ -264,7 +264,7 @@ class TestRead:
             read(SMALL, tmp_path, skip_bad=True)
 
     def test_a_root_that_is_not_given_or_not_there_is_refused(self, tmp_path):
-        with pytest.raises(InputError, match=r"Zoo: no root is given.*--root.*zoo"):
+        with pytest.raises(InputError, match=r"Zoo: no root is given.*`root`.*zoo"):
             read(SMALL, None)
         with pytest.raises(InputError, match=r"nowhere: no such folder"):
             read(SMALL, tmp_path / "nowhere")

@@ -16,7 +16,7 @@ __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 
 _FORMS = (
     "give a folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature "
-    "file, the name of a dataset with --root ('dspt data list' names them), hf:NAME for a Hugging "
+    "file, the name of a dataset with `root` ('dspt data list' names them), hf:NAME for a Hugging "
     "Face dataset, or 'embedded'"
 )
 
@@ -80,7 +80,7 @@ def _open(
         return embedded.read()
     if source.startswith("hf:"):
         return hub.read(source, **drawn)
-    # With --root a name is meant, even where a folder of that name is at hand.
+    # With a root a name is meant, even where a folder of that name is at hand.
     if root is not None or not os.path.exists(path):
         where = root or os.environ.get("DSPT_ROOT")
         if paper := nine.find(source):
@@ -100,7 +100,7 @@ def _open(
     what = (
         "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
     )
-    raise InputError(f"data {source}: {what}; {_FORMS}")
+    raise InputError(f"data {source}: {what}", _FORMS)
 
 
 def _path(given: Path | str | None) -> Path | None:

@@ -126,8 +126,8 @@ def read(entry: Entry, root: Path | str | None) -> Dataset:
     """
     if root is None or not str(root):
         raise InputError(
-            f"{entry.name}: no root is given; give --root, the folder in which "
-            f"{entry.python.archive} lies"
+            f"{entry.name}: no root is given",
+            f"set `root`, the folder in which {entry.python.archive} lies",
         )
     root = Path(root).expanduser()
     places = [root, root / entry.name, root / _plain(entry.name)]

@@ -43,8 +43,9 @@ def read(
         faults += [fault for fault in untested if fault.reason != _EMPTY]
     if faults and not skip_bad:
         raise InputError(
-            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images "
-            "there, remove the folders, or give --skip-bad to go on without them"
+            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images there "
+            "or remove the folders",
+            "or set `skip_bad` to go on without them",
         )
     if test_root is not None:
         test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)

@@ -120,8 +120,8 @@ def read(
         )
     if faults and not skip_bad:
         raise InputError(
-            f"{source}: {len(faults)} rows cannot be used ({summary(faults)}); "
-            "label them, or give --skip-bad to go on without them"
+            f"{source}: {len(faults)} rows cannot be used ({summary(faults)}); label them",
+            "or set `skip_bad` to go on without them",
         )
     name = where.partition(":")[0]
     if _is_folder(where):

@@ -255,7 +255,7 @@ def _classes(
         classes = [place.get(number, -1) for number in numeric]
         notes.append(
             f"The labels in {path} are numbers, and prompts need real names: give a text file with "
-            "one name a line, in the order of the numbers, with --class-names FILE."
+            "one name a line, in the order of the numbers, as `class_names`."
         )
     else:
         names = _names_in(class_names)
@@ -308,10 +308,10 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
     if rows.faulty and not (rows.keep_all and len(good)):
         named = rows.faults[:NAMED]
         more = f", and {rows.faulty - len(named)} more" if rows.faulty > len(named) else ""
-        what = "correct them, or give --skip-bad to go on without them"
         raise InputError(
             f"{path}: {rows.faulty} of {rows.seen} rows cannot be used ({summary(named)}{more}); "
-            f"{what if len(good) else 'correct them, as no row is left without them'}"
+            f"correct them{'' if len(good) else ', as no row is left without them'}",
+            "or set `skip_bad` to go on without them" if len(good) else "",
         )
     return good
 

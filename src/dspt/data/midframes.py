@@ -103,7 +103,8 @@ def _videos(folder: Path) -> dict[str, str]:
     if not os.path.isdir(folder):
         raise InputError(
             f"{ENTRY.name}: its videos belong in {folder}, which is not there; unpack them there "
-            f"or give --videos, and the official homepage is {ENTRY.homepage}"
+            f"(the official homepage is {ENTRY.homepage})",
+            "or set `videos` to the folder in which they are",
         )
     found: dict[str, tuple[int, str]] = {}
     for place, folders, files in os.walk(folder):

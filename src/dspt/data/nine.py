@@ -261,8 +261,8 @@ def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Da
     if faults and not skip_bad:
         raise InputError(
             f"{entry.name}: {len(faults)} of {entry.train + entry.test} train and test images "
-            f"cannot be used ({summary(faults)}); put them there ({entry.image_source}), or give "
-            "--skip-bad to go on without them"
+            f"cannot be used ({summary(faults)}); put them there ({entry.image_source})",
+            "or set `skip_bad` to go on without them",
         )
     return Dataset(
         entry.name,
@@ -336,7 +336,8 @@ def given_root(entry: Entry, root: Path | str | None) -> Path:
     """Return `root` as a folder that is there."""
     if root is None or not str(root):
         raise InputError(
-            f"{entry.name}: no root is given; give --root, the folder in which {entry.folder} lies"
+            f"{entry.name}: no root is given",
+            f"set `root`, the folder in which {entry.folder} lies",
         )
     root = Path(root).expanduser()
     if not os.path.isdir(root):
