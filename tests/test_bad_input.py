@@ -25,9 +25,10 @@ from PIL import Image
 
 from dspt import noise
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.image import BadImage, Preprocessing, open_image
+from dspt.backbone.image import Preprocessing
 from dspt.config import Config
 from dspt.data import Dataset, open_dataset
+from dspt.data.images import BadImage, open_image
 from dspt.features import Encoder
 from dspt.features.decoding import Decoder, Look
 from dspt.internal.errors import InputError

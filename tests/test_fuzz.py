@@ -212,7 +212,8 @@ def rezipped(whole: bytes, chance: random.Random) -> bytes:
 
 
 def read_image(kind: str, file: Path) -> None:
-    from dspt.backbone.image import Preprocessing, open_image
+    from dspt.backbone.image import Preprocessing
+    from dspt.data.images import open_image
 
     for item in (file, io.BytesIO(file.read_bytes())):
         view = Preprocessing(SIDE, SIDE).test_view(image := open_image(item))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import math
 import shutil
 import warnings
@@ -17,15 +18,8 @@ from checkpoints import tiny_clip
 from PIL import Image
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.image import (
-    MEAN,
-    STD,
-    BadImage,
-    ImageTower,
-    Preprocessing,
-    _random_box,
-    open_image,
-)
+from dspt.backbone.image import MEAN, STD, ImageTower, Preprocessing, _random_box
+from dspt.data.images import BadImage, open_image
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 
@@ -234,6 +228,10 @@ class TestOpenImage:
             with pytest.raises(BadImage, match=reason) as error:
                 open_image(path)
             assert str(path) in str(error.value)
+
+    def test_a_bad_image_survives_the_way_between_processes(self):
+        again = pickle.loads(pickle.dumps(BadImage("a.jpg", "no such file")))
+        assert str(again) == "a.jpg: no such file; replace it or leave it out"
 
     @pytest.mark.parametrize("factor", [1.5, 3])
     def test_decompression_bombs_are_refused_before_they_are_decoded(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dspt.data import cifar, nine
+from dspt.data.images import BadImage, open_image
 from dspt.data.nine import SPLITS, USED, Entry, Listing
 from dspt.internal.errors import NAMED, Fault, InputError, summary
 from dspt.internal.threads import Progress, in_threads
@@ -195,8 +196,6 @@ def _splits(
 
 
 def _broken(file: str) -> Fault | None:
-    from dspt.backbone.image import BadImage, open_image
-
     try:
         open_image(file)
     except BadImage as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.backbone.image import BadImage, open_image, read_file
+from dspt.data.images import BadImage, open_image, read_file
 from dspt.internal.files import replacing
 
 # A file can change twice within one tick of its clock, so the digest of one that changed less than

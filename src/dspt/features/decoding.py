@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dspt.backbone.image import BadImage, Preprocessing, open_image
+from dspt.backbone.image import Preprocessing
+from dspt.data.images import BadImage, open_image
 from dspt.features import contents
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream

@@ -99,7 +99,7 @@ def normalised(images: Tensor) -> Tensor:
 
 
 def _opened(items: Any, position: int) -> np.ndarray:
-    from dspt.backbone.image import open_image
+    from dspt.data.images import open_image
     from dspt.features import contents
 
     _, source = contents.read(items[position], position)
