@@ -214,8 +214,9 @@ class TestDamage:
         files, _, _ = official_files(TEN, TEN.binary, raw_bytes)
         files["data_batch_2.bin"] = change(files["data_batch_2.bin"])
         put(tmp_path / TEN.binary.folder, files)
-        with pytest.raises(InputError, match=rf"data_batch_2\.bin: .*{sentence}"):
+        with pytest.raises(InputError, match=sentence) as error:
             cifar.read(TEN, tmp_path)
+        assert "data_batch_2.bin" in str(error.value)
 
     @pytest.mark.parametrize(
         ("held", "sentence"),
@@ -241,8 +242,9 @@ class TestDamage:
         files, _, _ = official_files(TEN, TEN.python, python3_pickle)
         files["data_batch_2"] = pickle.dumps(held, protocol=2)
         put(tmp_path / TEN.python.folder, files)
-        with pytest.raises(InputError, match=rf"data_batch_2: .*{sentence}"):
+        with pytest.raises(InputError, match=sentence) as error:
             cifar.read(TEN, tmp_path)
+        assert "data_batch_2" in str(error.value)
 
     @pytest.mark.parametrize("content", [b"", b"\x80\x02}(", b"no pickle", b"\x80\x02K\x01\x85R."])
     def test_bytes_that_are_no_pickle(self, tmp_path, content):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import math
+import pickle
 import shutil
 import warnings
 from contextlib import suppress

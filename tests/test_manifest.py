@@ -184,7 +184,7 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("labels", "sentence"),
         [
-            (("1", "2"), r"label 2 at line 3: expected 0\.\.1 for the 2 names in .*count from 0"),
+            (("1", "2"), r"expected 0\.\.1 for 2 classes, found 2 at line 3 of .* from 0"),
             (("dog", "wolf"), "label 'wolf' at line 3 is not a name in"),
         ],
     )

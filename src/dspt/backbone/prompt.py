@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from dspt.backbone.checkpoint import Checkpoint
-from dspt.data.dataset import LONGEST_NAME
+from dspt.internal.checks import LONGEST_NAME
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dspt.data import folder, unpickle
 from dspt.data.dataset import Dataset, Split, listed
+from dspt.internal.checks import check_labels
 from dspt.internal.errors import InputError, summary
 
 HOMEPAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -168,13 +169,7 @@ def _official(entry: Entry, form: Form, files: Iterator[tuple[str, BinaryIO, str
         pixels, found = (_pickled if form is entry.python else _binary)(
             entry, file, where, sizes[name]
         )
-        wrong = np.flatnonzero((found < 0) | (found >= len(entry.class_names)))
-        if wrong.size:
-            raise InputError(
-                f"{where}: labels: expected 0..{len(entry.class_names) - 1} for "
-                f"{len(entry.class_names)} classes, found {found[wrong[0]]} at row {wrong[0]}; "
-                f"{_again(entry)}"
-            )
+        check_labels(found, len(entry.class_names), where=where, hint=_again(entry))
         images, labels = test if name == form.test else train
         start = 0 if name == form.test else form.train.index(name) * sizes[name]
         rows = slice(start, start + sizes[name])

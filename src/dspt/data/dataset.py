@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
-
-# No prompt has room for more characters.
-LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
@@ -163,19 +161,6 @@ def finished(
     if untrained:
         notes.append(f"No train image of {where} is labelled {listed(untrained)}.")
     return replace(dataset, train=train, test=test, notes=tuple(notes))
-
-
-def check_names(names: Sequence[str], where: str) -> None:
-    """Raise `InputError` unless there are two or more different, non-empty class names."""
-    seen: set[str] = set()
-    for name in names:
-        if not name.strip():
-            raise InputError(f"{where}: a class has an empty name; give every class a name")
-        if name in seen:
-            raise InputError(f"{where}: class {name!r} is there twice; names must differ")
-        seen.add(name)
-    if len(names) < 2:
-        raise InputError(f"{where}: found {len(names)} classes; at least two are needed")
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

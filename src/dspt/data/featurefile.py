@@ -8,12 +8,12 @@ A .safetensors file has no text arrays: its class names are a JSON list, under t
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from dspt.data.dataset import LONGEST_NAME, Dataset, Split
+from dspt.data.dataset import Dataset, Split
+from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import InputError
 
 SUFFIXES = (".npz", ".safetensors")
@@ -22,7 +22,6 @@ _ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 # A unit vector's length is within the first of 1 after rounding to float32, and within the second
 # after float16: that is put right without a word.
 _UNIT, _NEARLY_UNIT = 1e-5, 1e-2
-_NO_TEXT = "a name in classnames is not text; save the names as UTF-8"
 
 
 def read(path: Path) -> Dataset:
@@ -36,22 +35,7 @@ def read(path: Path) -> Dataset:
             f"{path}: has no {', '.join(missing)}; a feature file holds {', '.join(_ARRAYS)} "
             "and classnames"
         )
-    try:
-        "".join(names).encode()
-    except UnicodeEncodeError:  # halves of characters, which can be neither read nor written
-        raise InputError(f"{path}: {_NO_TEXT}") from None
-    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
-        raise InputError(
-            f"{path}: a name in classnames has {longest} characters; no prompt has room for more "
-            f"than {LONGEST_NAME}"
-        )
-    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
-    if len(names) < 2 or times > 1 or not all(name.strip() for name in names):
-        what = f"{name!r} {times} times" if times > 1 else f"{len(names)} names, some empty"
-        raise InputError(
-            f"{path}: classnames must be two or more different names, one for each label; "
-            f"found {what}"
-        )
+    check_names(names, f"{path}: classnames")
     notes: list[str] = []
     splits = [
         Split(
@@ -102,7 +86,9 @@ def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
     try:
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
     except Exception:  # numbers that stand for no character: a SystemError, even
-        raise InputError(f"{path}: {_NO_TEXT}") from None
+        raise InputError(
+            f"{path}: a name in classnames is not text; save the names as UTF-8"
+        ) from None
     return arrays, texts
 
 
@@ -164,10 +150,5 @@ def _labels(path: Path, name: str, given: np.ndarray, classes: int) -> np.ndarra
             f"{path}: {name} must hold whole numbers (N,), "
             f"found {given.dtype} of shape {given.shape}"
         )
-    bad = np.flatnonzero((given < 0) | (given >= classes))
-    if bad.size:
-        raise InputError(
-            f"{path}: {name}: expected 0..{classes - 1} for {classes} classes, "
-            f"found {given[bad[0]]} at row {bad[0]}"
-        )
+    check_labels(given, classes, name, str(path))
     return given.astype(np.int64)

@@ -12,6 +12,7 @@ from PIL import Image
 
 from dspt.data.dataset import Dataset, Split, hold_out, listed
 from dspt.data.paths import Paths
+from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError, summary
 
 IMAGE_SUFFIXES = {
@@ -142,7 +143,7 @@ def _classes(
             if not _is_folder(entry):
                 ignored.add(entry.path)
                 continue
-            if not _is_text(entry.name):
+            if not is_text(entry.name):
                 faults.append(Fault(entry.path, "its name is not UTF-8 text", split))
                 continue
             count, told = 0, len(faults)
@@ -228,14 +229,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # how Python keeps bytes that are no text
-        return False
-    return True
 
 
 def is_image(file: str) -> bool:

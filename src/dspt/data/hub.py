@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from dspt.data.dataset import Dataset, Split, finished, listed
+from dspt.internal.checks import out_of_range
 from dspt.internal.errors import Fault, InputError, summary
 
 _QUERY = ("image", "label", "true_label", "train", "test")
@@ -351,12 +352,9 @@ def _counted(
     if numbers is not None:
         return np.where(labels < 0, -1, np.searchsorted(numbers, labels))
     own = names if column.names is None else column.names
-    if len(labels) and labels.max() >= len(own):
-        row = int(labels.argmax())
-        raise InputError(
-            f"{source}: column {called!r}: expected 0..{len(own) - 1} for {len(own)} classes, "
-            f"found {labels[row]} at row {row}"
-        )
+    if (wrong := np.flatnonzero(labels >= len(own))).size:
+        row = int(wrong[0])
+        raise out_of_range(labels[row], len(own), f"row {row} of {source}", f"column {called!r}")
     position = {name: c for c, name in enumerate(names)}
     unknown = [own[i] for i in np.unique(labels[labels >= 0]) if own[i] not in position]
     if unknown:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from dspt.data.dataset import LONGEST_NAME, Dataset, Split, check_names, finished, listed
+from dspt.data.dataset import Dataset, Split, finished, listed
 from dspt.data.paths import Paths
 from dspt.data.tabular import NULL, Table, open_table, quoted
 from dspt.data.tabular import SUFFIXES as SUFFIXES
+from dspt.internal.checks import LONGEST_NAME, check_names, out_of_range
 from dspt.internal.errors import NAMED, Fault, InputError, summary
 
 _TRAIN, _TEST, _VALIDATION = range(3)
@@ -261,9 +262,11 @@ def _classes(
         names = _names_in(class_names)
         for number, row in zip(numeric, first, strict=True):
             if number >= len(names):
-                raise InputError(
-                    f"{path}: label {number} at {rows.place(row)}: expected 0..{len(names) - 1} "
-                    f"for the {len(names)} names in {class_names}; labels count from 0"
+                raise out_of_range(
+                    number,
+                    len(names),
+                    f"{rows.place(row)} of {path}",
+                    hint=f"they count the names in {class_names} from 0",
                 )
         classes = [max(number, -1) for number in numeric]
     renumber = np.full(len(rows.texts) + 1, -1, np.int64)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, check_names
+from dspt.data.dataset import Dataset, Split
 from dspt.data.paths import Paths
+from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
 
 SPLITS = ("train", "val", "test")

@@ -18,20 +18,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dspt.internal.checks import as_array, checked_labels, is_integer, is_tensor
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.noise.instance import instance_noise
-from dspt.noise.labelfiles import (
-    as_array,
-    checked_labels,
-    csv_rows,
-    extension,
-    is_integer,
-    is_tensor,
-    load_npy,
-)
-from dspt.noise.labelfiles import read_labels as read_labels
-from dspt.noise.labelfiles import write_labels as write_labels
+from dspt.noise.labelfiles import csv_rows, extension, load_npy, read_labels
 
 Labels = TypeVar("Labels")
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 import tarfile
 import warnings
 from collections.abc import Iterator
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dspt.internal.checks import as_array, check_labels, checked_labels, is_integer, out_of_range
 from dspt.internal.errors import InputError
 from dspt.internal.files import replacing
 
@@ -81,45 +80,6 @@ def read_labels(
     if true is not None and CLEAN in arrays:
         _check_order(path, arrays[CLEAN], true)
     return labels
-
-
-def checked_labels(labels: Any, num_classes: int | None = None, where: str = "") -> np.ndarray:
-    """Return labels of any accepted type as an int64 array, once they are integers in range."""
-    try:
-        array = as_array(labels)
-    except (TypeError, ValueError):
-        raise InputError("labels: expected one integer per sample, found none to read") from None
-    if array.shape == (0,):
-        return array.astype(np.int64)
-    if array.ndim != 1:
-        raise InputError(f"labels: expected one integer per sample, found shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        # An array has made all of a list into floats or strings for the sake of one of them.
-        values = labels if isinstance(labels, (list, tuple)) else array.tolist()
-        row = next((i for i, value in enumerate(values) if not is_integer(value)), 0)
-        raise InputError(f"labels: expected integers, found {values[row]!r} at row {row}{where}")
-    wrong = array < 0 if num_classes is None else (array < 0) | (array >= num_classes)
-    if wrong.any():
-        row = int(wrong.argmax())
-        expected = "expected 0 or more" if num_classes is None else _expected(num_classes)
-        raise InputError(f"labels: {expected}, found {array[row]} at row {row}{where}")
-    return array.astype(np.int64)
-
-
-def as_array(labels: Any) -> np.ndarray:
-    """Return labels as an array of whatever type they are."""
-    return np.asarray(labels.detach().cpu() if is_tensor(labels) else labels)
-
-
-def is_tensor(labels: Any) -> bool:
-    """Return whether these are a torch tensor, which only someone who imported torch can have."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(labels, torch.Tensor)
-
-
-def is_integer(value: object) -> bool:
-    """Return whether this is a whole number of any type, and not a truth value."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def extension(path: Path, *known: str) -> str:
@@ -213,7 +173,7 @@ def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
         if not 0 <= index < n or labels[index] >= 0:
             raise InputError(f"index: expected each of 0..{n - 1} once, found {index} {where}")
         if not 0 <= label < num_classes:
-            raise InputError(f"labels: {_expected(num_classes)}, found {label} {where}")
+            raise out_of_range(label, num_classes, f"line {line} of {path}")
         labels[index] = label
     return labels
 
@@ -318,7 +278,8 @@ def _checked_array(array: np.ndarray, num_classes: int, n: int, where: str) -> n
         raise InputError(f"{where}: expected one array of integers, found {found}")
     if len(array) != n:
         raise InputError(f"{where}: expected {n} labels, found {len(array)}")
-    return checked_labels(array, num_classes, f" of {where}")
+    check_labels(array, num_classes, where=where)
+    return array.astype(np.int64)
 
 
 def _check_order(path: Path, clean: np.ndarray, true: np.ndarray) -> None:
@@ -330,10 +291,6 @@ def _check_order(path: Path, clean: np.ndarray, true: np.ndarray) -> None:
             f"{path}: {CLEAN} differs from the data's own labels in {wrong} of {len(true)} rows; "
             "the images are not in the order the file was made for"
         )
-
-
-def _expected(num_classes: int) -> str:
-    return f"expected 0..{num_classes - 1} for {num_classes} classes"
 
 
 def _check_file(path: Path) -> None:

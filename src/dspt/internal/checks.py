@@ -1,0 +1,145 @@
+"""Checks at the door: labels and class names from outside are refused in one form of sentence.
+
+torch is not imported here: a tensor can only be given by someone who has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from dspt.internal.errors import InputError
+
+# No prompt has room for more characters.
+LONGEST_NAME = 1000
+
+
+def out_of_range(
+    found: object, num_classes: int, place: str, name: str = "labels", hint: str = ""
+) -> InputError:
+    """Return the error for a label that is no class.
+
+    Parameters
+    ----------
+    found : the label
+    num_classes : int
+        C: labels are 0..C-1.
+    place : str
+        Where it stands, as in "row 3 of labels.npy".
+    name : str
+        What the labels are called.
+    hint : str
+        What to do about it.
+    """
+    expected = f"expected 0..{num_classes - 1} for {num_classes} classes"
+    return InputError(f"{name}: {expected}, found {found} at {place}{hint and f'; {hint}'}")
+
+
+def check_labels(
+    labels: np.ndarray, num_classes: int, name: str = "labels", where: str = "", hint: str = ""
+) -> None:
+    """Raise `InputError` for the first of some integers that is not in 0..C-1.
+
+    Parameters
+    ----------
+    labels : integer array of shape (N,)
+    num_classes : int
+        C.
+    name : str
+        What the labels are called.
+    where : str
+        The file they are from.
+    hint : str
+        What to do about it.
+    """
+    wrong = (labels < 0) | (labels >= num_classes)
+    if wrong.any():
+        row = int(wrong.argmax())
+        place = f"row {row} of {where}" if where else f"row {row}"
+        raise out_of_range(labels[row], num_classes, place, name, hint)
+
+
+def checked_labels(labels: Any, num_classes: int | None = None) -> np.ndarray:
+    """Return labels of any accepted type as an int64 array, once they are integers in range.
+
+    Parameters
+    ----------
+    labels : list, tuple, numpy array, torch tensor or pandas Series of N integers
+    num_classes : int, optional
+        C, where it is known: labels are 0..C-1, else 0 or more.
+    """
+    try:
+        array = as_array(labels)
+    except (TypeError, ValueError):
+        raise InputError("labels: expected one integer per sample, found none to read") from None
+    if array.shape == (0,):
+        return array.astype(np.int64)
+    if array.ndim != 1:
+        raise InputError(f"labels: expected one integer per sample, found shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        # An array has made all of a list into floats or strings for the sake of one of them.
+        values = labels if isinstance(labels, (list, tuple)) else array.tolist()
+        row = next((i for i, value in enumerate(values) if not is_integer(value)), 0)
+        raise InputError(f"labels: expected integers, found {values[row]!r} at row {row}")
+    if num_classes is not None:
+        check_labels(array, num_classes)
+    elif (array < 0).any():
+        row = int((array < 0).argmax())
+        raise InputError(f"labels: expected 0 or more, found {array[row]} at row {row}")
+    return array.astype(np.int64)
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raise `InputError` unless these are two or more different class names that can be written.
+
+    Parameters
+    ----------
+    names : sequence of str
+    where : str
+        What they are the classes of, as an error begins.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if not name.strip():
+            raise InputError(f"{where}: a class has an empty name; give every class a name")
+        if len(name) > LONGEST_NAME:
+            raise InputError(
+                f"{where}: a class name has {len(name)} characters; no prompt has room for more "
+                f"than {LONGEST_NAME}"
+            )
+        if not is_text(name):
+            raise InputError(f"{where}: a class name is not text; save the names as UTF-8")
+        if name in seen:
+            raise InputError(f"{where}: class {name!r} is there twice; names must differ")
+        seen.add(name)
+    if len(names) < 2:
+        raise InputError(f"{where}: found {len(names)} classes; at least two are needed")
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name can be written: no bytes that are no text, no halves of characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_array(labels: Any) -> np.ndarray:
+    """Return labels as an array of whatever type they are."""
+    return np.asarray(labels.detach().cpu() if is_tensor(labels) else labels)
+
+
+def is_tensor(labels: Any) -> bool:
+    """Return whether these are a torch tensor, which only someone who imported torch can have."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(labels, torch.Tensor)
+
+
+def is_integer(value: object) -> bool:
+    """Return whether this is a whole number of any type, and not a truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
