@@ -60,13 +60,13 @@ def raw_bytes(pixels: np.ndarray, labels: np.ndarray, key: bytes = b"labels") ->
 
 
 def official_files(
-    entry: cifar.Entry, form: cifar.Form, write: Callable[..., bytes]
+    dataset: cifar.Cifar, download: cifar.Download, write: Callable[..., bytes]
 ) -> tuple[dict[str, bytes], np.ndarray, np.ndarray]:
     """The files of a small download, and the pixels and labels of its train split."""
-    key, rows = entry.label_key.encode(), entry.train_size // len(form.train)
-    parts = [batch(rows, len(entry.class_names), seed) for seed in range(len(form.train))]
-    files = {name: write(*part, key) for name, part in zip(form.train, parts, strict=True)}
-    files[form.test] = write(*batch(entry.test_size, len(entry.class_names), 99), key)
+    key, rows = dataset.label_key.encode(), dataset.train_size // len(download.train)
+    parts = [batch(rows, len(dataset.class_names), seed) for seed in range(len(download.train))]
+    files = {name: write(*part, key) for name, part in zip(download.train, parts, strict=True)}
+    files[download.test] = write(*batch(dataset.test_size, len(dataset.class_names), 99), key)
     return files, np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts])
 
 
@@ -88,10 +88,10 @@ def pack(archive: Path, folder: str, files: dict[str, bytes]) -> Path:
     return archive
 
 
-def image_folder(root: Path, entry: cifar.Entry) -> Path:
-    for part, size in (("train", entry.train_size), ("test", entry.test_size)):
+def image_folder(root: Path, dataset: cifar.Cifar) -> Path:
+    for part, size in (("train", dataset.train_size), ("test", dataset.test_size)):
         for i in range(size):
-            place = root / part / entry.class_names[i % len(entry.class_names)]
+            place = root / part / dataset.class_names[i % len(dataset.class_names)]
             place.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (32, 32)).save(place / f"{i:02}.png")
     return root
@@ -108,11 +108,11 @@ class TestNames:
         assert cifar.find(name) is None
 
     def test_sizes_and_names_are_those_of_the_official_page(self):
-        for entry, classes in ((cifar.CIFAR10, 10), (cifar.CIFAR100, 100)):
-            assert (entry.train_size, entry.test_size) == (50_000, 10_000)
-            assert len(set(entry.class_names)) == classes
-            assert list(entry.class_names) == sorted(entry.class_names)
-            assert entry.template == "a photo of a {}."
+        for dataset, classes in ((cifar.CIFAR10, 10), (cifar.CIFAR100, 100)):
+            assert (dataset.train_size, dataset.test_size) == (50_000, 10_000)
+            assert len(set(dataset.class_names)) == classes
+            assert list(dataset.class_names) == sorted(dataset.class_names)
+            assert dataset.template == "a photo of a {}."
         assert cifar.CIFAR10.class_names[6] == "frog"
         # The first CIFAR-100 train images are labelled 19, 29, 0, 11 and 1.
         assert [cifar.CIFAR100.class_names[label] for label in (19, 29, 0, 11, 1)] == [
@@ -125,32 +125,32 @@ class TestNames:
 
 
 class TestDownloads:
-    @pytest.mark.parametrize("entry", [TEN, HUNDRED], ids=["ten", "hundred"])
+    @pytest.mark.parametrize("dataset", [TEN, HUNDRED], ids=["ten", "hundred"])
     @pytest.mark.parametrize("packed", [False, True], ids=["folder", "archive"])
     @pytest.mark.parametrize("write", [python2_pickle, python3_pickle, raw_bytes])
     def test_every_form_gives_the_images_in_the_official_order(
-        self, tmp_path, entry, packed, write
+        self, tmp_path, dataset, packed, write
     ):
-        form = entry.binary if write is raw_bytes else entry.python
-        files, pixels, labels = official_files(entry, form, write)
+        download = dataset.binary if write is raw_bytes else dataset.python
+        files, pixels, labels = official_files(dataset, download, write)
         if packed:
-            pack(tmp_path / form.archive, form.folder, files)
+            pack(tmp_path / download.archive, download.folder, files)
         else:
-            put(tmp_path / form.folder, files)
+            put(tmp_path / download.folder, files)
         before = sorted(tmp_path.rglob("*"))
-        found = cifar.read(entry, tmp_path)
+        found = cifar.read(dataset, tmp_path)
         assert sorted(tmp_path.rglob("*")) == before
-        assert (found.name, found.class_names) == (entry.name, entry.class_names)
+        assert (found.name, found.class_names) == (dataset.name, dataset.class_names)
         assert (found.template, found.notes) == ("a photo of a {}.", ())
         assert found.train.items.dtype == np.uint8
-        assert found.train.items.shape == (entry.train_size, 32, 32, 3)
-        assert found.test.items.shape == (entry.test_size, 32, 32, 3)
+        assert found.train.items.shape == (dataset.train_size, 32, 32, 3)
+        assert found.test.items.shape == (dataset.test_size, 32, 32, 3)
         assert found.train.labels.dtype == np.int64
         assert found.train.labels.tolist() == labels.tolist()
         for n, row, column, channel in ((0, 0, 1, 0), (1, 5, 9, 2), (3, 31, 30, 1)):
             flat = channel * 1024 + row * 32 + column
             assert found.train.items[n, row, column, channel] == pixels[n, flat]
-        test_pixels, test_labels = batch(entry.test_size, len(entry.class_names), 99)
+        test_pixels, test_labels = batch(dataset.test_size, len(dataset.class_names), 99)
         assert found.test.labels.tolist() == test_labels.tolist()
         assert found.test.items[2, 31, 31, 2] == test_pixels[2, 3071]
 
@@ -166,11 +166,11 @@ class TestDownloads:
         put(tmp_path / place / TEN.python.folder, files)
         assert cifar.read(TEN, tmp_path).train.labels.tolist() == labels.tolist()
 
-    @pytest.mark.parametrize("form", [HUNDRED.python, HUNDRED.binary])
-    def test_the_root_may_be_the_thing_itself(self, tmp_path, form):
-        write = raw_bytes if form is HUNDRED.binary else python3_pickle
-        files, _, labels = official_files(HUNDRED, form, write)
-        archive = pack(tmp_path / form.archive, form.folder, files)
+    @pytest.mark.parametrize("download", [HUNDRED.python, HUNDRED.binary])
+    def test_the_root_may_be_the_thing_itself(self, tmp_path, download):
+        write = raw_bytes if download is HUNDRED.binary else python3_pickle
+        files, _, labels = official_files(HUNDRED, download, write)
+        archive = pack(tmp_path / download.archive, download.folder, files)
         for root in (archive, put(tmp_path / "renamed", files)):
             assert cifar.read(HUNDRED, root).train.labels.tolist() == labels.tolist()
 
@@ -282,33 +282,33 @@ class TestImageFolders:
         assert "human label files cannot be used" in found.notes[0]
 
     def test_labels_follow_the_official_order_whatever_the_folders_sort_as(self, tmp_path):
-        entry = replace(TEN, test_size=10)
-        image_folder(tmp_path, entry)
+        dataset = replace(TEN, test_size=10)
+        image_folder(tmp_path, dataset)
         for part in ("train", "test"):
             (tmp_path / part / "airplane").rename(tmp_path / part / "zz")
             (tmp_path / part / "truck").rename(tmp_path / part / "Truck")
             (tmp_path / part / "zz").rename(tmp_path / part / "airplane")
-        found = cifar.read(entry, tmp_path)
+        found = cifar.read(dataset, tmp_path)
         by_folder = {Path(p).parent.name: y for p, y in zip(*split(found.train), strict=True)}
         assert (by_folder["airplane"], by_folder["Truck"], by_folder["ship"]) == (0, 9, 8)
 
     def test_other_classes_and_other_sizes_are_refused(self, tmp_path):
-        entry = replace(TEN, test_size=10)
-        image_folder(tmp_path, entry)
+        dataset = replace(TEN, test_size=10)
+        image_folder(tmp_path, dataset)
         with pytest.raises(InputError, match="train: expected the 11 images of cifar-10, found 10"):
-            cifar.read(replace(entry, train_size=11), tmp_path)
+            cifar.read(replace(dataset, train_size=11), tmp_path)
         for part in ("train", "test"):
             (tmp_path / part / "frog").rename(tmp_path / part / "toad")
         with pytest.raises(InputError, match="found 10 with 'frog' missing; give the folder"):
-            cifar.read(entry, tmp_path)
+            cifar.read(dataset, tmp_path)
 
     def test_an_empty_class_folder_is_named(self, tmp_path):
-        entry = replace(TEN, test_size=10)
-        image_folder(tmp_path, entry)
+        dataset = replace(TEN, test_size=10)
+        image_folder(tmp_path, dataset)
         for file in tmp_path.glob("*/cat/*"):
             file.unlink()
         with pytest.raises(InputError, match="cat: no images in it"):
-            cifar.read(entry, tmp_path)
+            cifar.read(dataset, tmp_path)
 
 
 def split(part):

@@ -52,8 +52,8 @@ def level(image: Image.Image | Path) -> float:
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """A root with the split file and four videos, of 4, 5, 6 and 7 frames."""
-    small = replace(midframes.ENTRY, classes=2, train=2, val=1, test=1)
-    monkeypatch.setattr(midframes, "ENTRY", small)
+    small = replace(midframes.UCF101, classes=2, train=2, val=1, test=1)
+    monkeypatch.setattr(midframes, "UCF101", small)
     videos = tmp_path / "ucf101" / "UCF-101"
     video(videos / "YoYo" / "v_YoYo_g01_c01.avi", 4)
     video(videos / "HandstandPushups" / "v_HandstandPushups_g01_c01.avi", 5)
@@ -128,7 +128,7 @@ class TestPrepare:
 
     def test_what_is_written_can_be_read_as_the_dataset(self, root):
         prepare_ucf101(root)
-        found = read(midframes.ENTRY, root)
+        found = read(midframes.UCF101, root)
         assert found.class_names == ("Handstand_Pushups", "Yo_Yo")
         assert found.train.labels.tolist() == [1, 0]
 

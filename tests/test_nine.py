@@ -15,7 +15,7 @@ from PIL import Image
 from dspt.data import check as checking
 from dspt.data import nine, open_dataset
 from dspt.data.check import check, lines, table
-from dspt.data.nine import Entry, find, read
+from dspt.data.nine import NamedDataset, find, read
 from dspt.data.paths import Paths
 from dspt.internal.errors import InputError
 
@@ -38,7 +38,7 @@ ROWS: dict[str, list[list[Any]]] = {
     "val": [["a/v.png", 0, "Yak"]],
     "test": [["b/2.png", 1, "ant"], ["b/3.png", 2, "red_panda"]],
 }
-SMALL = Entry(
+SMALL = NamedDataset(
     name="Zoo",
     folder="zoo",
     images="pictures",
@@ -105,14 +105,14 @@ class TestTable:
         expected = [line.split(" | ") for line in PROTOCOL.strip().splitlines()]
         found = [
             [
-                entry.name,
-                f"{entry.folder}/{entry.images}".rstrip("/"),
-                " ".join(entry.split_files),
-                str(entry.classes),
-                f"{entry.train}/{entry.val}/{entry.test}",
-                entry.template,
+                dataset.name,
+                f"{dataset.folder}/{dataset.images}".rstrip("/"),
+                " ".join(dataset.split_files),
+                str(dataset.classes),
+                f"{dataset.train}/{dataset.val}/{dataset.test}",
+                dataset.template,
             ]
-            for entry in nine.DATASETS
+            for dataset in nine.DATASETS
         ]
         assert found == expected
 
@@ -132,9 +132,9 @@ class TestTable:
     )
     def test_a_dataset_is_found_by_its_usual_names_in_any_case(self, aliases, name):
         for alias in aliases.split():
-            entry = find(alias)
-            assert entry is not None
-            assert entry.name == name
+            dataset = find(alias)
+            assert dataset is not None
+            assert dataset.name == name
 
     @pytest.mark.parametrize("name", ["", "imagenet", "101", "pets.csv", "./pets", "data\\pets"])
     def test_other_names_and_paths_are_no_dataset(self, name):
@@ -142,7 +142,7 @@ class TestTable:
 
     def test_the_list_for_users_has_the_nine_and_both_cifars(self):
         rows = table()
-        assert [row["name"] for row in rows[:9]] == [entry.name for entry in nine.DATASETS]
+        assert [row["name"] for row in rows[:9]] == [dataset.name for dataset in nine.DATASETS]
         assert rows[1] == {
             "name": "OxfordPets",
             "classes": 37,
@@ -204,12 +204,12 @@ class TestRead:
 
     @pytest.mark.parametrize("size", ["train", "val", "test", "classes"])
     def test_another_size_than_the_papers_is_refused_with_both(self, tmp_path, size):
-        entry = replace(SMALL, **{size: 9})
-        wanted = f"{entry.train} train, {entry.val} val and {entry.test} test images of "
+        dataset = replace(SMALL, **{size: 9})
+        wanted = f"{dataset.train} train, {dataset.val} val and {dataset.test} test images of "
         with pytest.raises(InputError) as error:
-            read(entry, zoo(tmp_path))
+            read(dataset, zoo(tmp_path))
         assert "found 3 train, 1 val and 2 test images of 3 classes" in str(error.value)
-        assert f"expected {wanted}{entry.classes} classes" in str(error.value)
+        assert f"expected {wanted}{dataset.classes} classes" in str(error.value)
 
     def test_no_split_is_made_up_in_place_of_a_missing_one(self, tmp_path):
         (zoo(tmp_path) / "zoo" / "split.json").unlink()

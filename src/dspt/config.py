@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from dspt.internal.errors import InputError
-
-GENERIC_TEMPLATE = "a photo of a {}."
+from dspt.internal.names import GENERIC_TEMPLATE as GENERIC_TEMPLATE
 
 # Settings that change how a run is done; what comes out of it differs at most by the rounding of sums.
 HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})

@@ -15,6 +15,7 @@ import torch
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.internal.checks import LONGEST_NAME
 from dspt.internal.errors import InputError
+from dspt.internal.names import GENERIC_TEMPLATE
 from dspt.internal.seeds import Stream
 
 POSITIONS = ("end", "middle", "front")
@@ -82,7 +83,7 @@ def layout_context(
 
 
 def layout_template(
-    checkpoint: Checkpoint, class_names: Sequence[str], template: str = "a photo of a {}."
+    checkpoint: Checkpoint, class_names: Sequence[str], template: str = GENERIC_TEMPLATE
 ) -> Layout:
     """Return the layout of fixed texts, `template` filled with each name: zero-shot needs no context."""
     if template.count("{}") != 1:

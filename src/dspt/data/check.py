@@ -11,7 +11,7 @@ from typing import Any
 
 from dspt.data import cifar, nine
 from dspt.data.images import BadImage, open_image
-from dspt.data.nine import SPLITS, USED, Entry, Listing
+from dspt.data.nine import SPLITS, USED, Listing, NamedDataset
 from dspt.internal.errors import NAMED, Fault, InputError, summary
 from dspt.internal.threads import Progress, in_threads
 
@@ -28,7 +28,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SplitReport:
+class SplitInspection:
     """The images of one split.
 
     Attributes
@@ -63,7 +63,7 @@ class SplitReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class Inspection:
     """What of a dataset is there.
 
     Attributes
@@ -80,7 +80,7 @@ class Report:
     images: Place
     classes_expected: int
     classes_found: int | None
-    splits: tuple[SplitReport, ...]
+    splits: tuple[SplitInspection, ...]
     problems: tuple[str, ...]
     image_source: str
 
@@ -90,23 +90,23 @@ class Report:
         return not self.problems and all(split.ok for split in self.splits if split.used)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON can hold it."""
+        """Return what was found as JSON can hold it."""
         return {"ok": self.ok, **asdict(self)}
 
 
 def check(
-    name_or_entry: str | Entry,
+    named: str | NamedDataset,
     root: Path | str,
     *,
     decode: bool = True,
     progress: Progress | None = None,
-) -> Report:
+) -> Inspection:
     """Return what of a dataset is there, missing and broken.
 
     Parameters
     ----------
-    name_or_entry
-        A dataset of CoOp's layout.
+    named
+        A dataset of CoOp's layout, or its name.
     root
         The folder in which the dataset's folder belongs.
     decode
@@ -119,54 +119,54 @@ def check(
     InputError
         If no dataset has this name. Whatever is missing is reported, not raised.
     """
-    entry = _entry(name_or_entry)
+    dataset = _known(named)
     problems: list[str] = []
     listing: Listing | None = None
     base = Path(root).expanduser()
-    images = nine.image_folder(entry, base)
+    images = nine.image_folder(dataset, base)
     try:
-        nine.given_root(entry, root)
-        listing = nine.list_images(entry, base)
-        if wrong := nine.wrong_sizes(entry, base, listing):
+        nine.given_root(dataset, root)
+        listing = nine.list_images(dataset, base)
+        if wrong := nine.wrong_sizes(dataset, base, listing):
             problems.append(wrong)
     except InputError as error:
         problems.append(str(error))
     if os.path.isdir(base) and not os.path.isdir(images):
-        problems.append(nine.no_images(entry, base))
-    return Report(
-        name=entry.name,
+        problems.append(nine.no_images(dataset, base))
+    return Inspection(
+        name=dataset.name,
         root=str(root),
         split_files=tuple(
-            Place(str(path), os.path.isfile(path)) for path in nine.split_paths(entry, base)
+            Place(str(path), os.path.isfile(path)) for path in nine.split_paths(dataset, base)
         ),
         images=Place(str(images), os.path.isdir(images)),
-        classes_expected=entry.classes,
+        classes_expected=dataset.classes,
         classes_found=len(listing.class_names) if listing else None,
-        splits=tuple(_splits(entry, images, listing, decode, progress)),
+        splits=tuple(_splits(dataset, images, listing, decode, progress)),
         problems=tuple(problems),
-        image_source=entry.image_source,
+        image_source=dataset.image_source,
     )
 
 
-def _entry(name: str | Entry) -> Entry:
-    entry = name if isinstance(name, Entry) else nine.find(name)
-    if entry is None:
-        known = ", ".join(entry.name for entry in nine.DATASETS)
-        raise InputError(f"dataset {name}: not one of those that can be checked; give {known}")
-    return entry
+def _known(named: str | NamedDataset) -> NamedDataset:
+    dataset = named if isinstance(named, NamedDataset) else nine.find(named)
+    if dataset is None:
+        known = ", ".join(dataset.name for dataset in nine.DATASETS)
+        raise InputError(f"dataset {named}: not one of those that can be checked; give {known}")
+    return dataset
 
 
 def _splits(
-    entry: Entry,
+    dataset: NamedDataset,
     images: Path,
     listing: Listing | None,
     decode: bool,
     progress: Progress | None,
-) -> Iterator[SplitReport]:
-    expected = dict(zip(SPLITS, entry.sizes, strict=False))
+) -> Iterator[SplitInspection]:
+    expected = dict(zip(SPLITS, dataset.sizes, strict=False))
     if listing is None:
         for split in SPLITS:
-            yield SplitReport(split, split in USED, expected[split])
+            yield SplitInspection(split, split in USED, expected[split])
         return
     there = nine.Files(images)
     missing = {s: [file for file in listing.files[s] if there.lack(file)] for s in SPLITS}
@@ -182,7 +182,7 @@ def _splits(
                 done += 1
                 if progress:
                     progress(done, total)
-        yield SplitReport(
+        yield SplitInspection(
             split,
             split in USED,
             expected[split],
@@ -203,24 +203,24 @@ def _broken(file: str) -> Fault | None:
     return None
 
 
-def lines(report: Report) -> list[str]:
-    """Return the report as lines of text that fit one screen."""
-    state = "complete" if report.ok else "not complete"
-    if report.ok and any(split.broken is None for split in report.splits):
+def lines(found: Inspection) -> list[str]:
+    """Return what was found as lines of text that fit one screen."""
+    state = "complete" if found.ok else "not complete"
+    if found.ok and any(split.broken is None for split in found.splits):
         state += ", but no image was decoded"
-    out = [f"{report.name}: {state}"]
+    out = [f"{found.name}: {state}"]
     out += [
         f"  {'found' if place.found else 'MISSING':9}{_left_out(place.path, _COLUMNS - 11)}"
-        for place in (*report.split_files, report.images)
+        for place in (*found.split_files, found.images)
     ]
-    classes = "?" if report.classes_found is None else report.classes_found
-    out.append(f"  classes  {classes} of {report.classes_expected}")
-    for split in report.splits:
+    classes = "?" if found.classes_found is None else found.classes_found
+    out.append(f"  classes  {classes} of {found.classes_expected}")
+    for split in found.splits:
         out += _split_lines(split)
-    missing = any(split.missing for split in report.splits if split.used)
-    advice = list(report.problems)
-    if missing and report.images.found:
-        advice.append(f"Missing images: {report.image_source}")
+    missing = any(split.missing for split in found.splits if split.used)
+    advice = list(found.problems)
+    if missing and found.images.found:
+        advice.append(f"Missing images: {found.image_source}")
     for sentence in advice:
         room = _LINES - len(out)
         if room > 0:
@@ -235,7 +235,7 @@ def lines(report: Report) -> list[str]:
     return [_cut(_printable(line)) for line in out]
 
 
-def _split_lines(split: SplitReport) -> list[str]:
+def _split_lines(split: SplitInspection) -> list[str]:
     if split.listed is None:
         words = f"? of {split.expected} images, since no split file could be read"
     else:
@@ -270,20 +270,20 @@ def _left_out(path: str, columns: int) -> str:
     return path if len(path) <= columns else "…" + path[1 - columns :]
 
 
-def check_cifar(entry: cifar.Entry, root: Path | str) -> dict[str, Any]:
+def check_cifar(dataset: cifar.Cifar, root: Path | str) -> dict[str, Any]:
     """Return whether CIFAR can be read below `root`, its sizes, and what is wrong with it."""
     try:
-        found = cifar.read(entry, root)
+        found = cifar.read(dataset, root)
     except InputError as error:
         return {
             "ok": False,
-            "name": entry.name.upper(),
+            "name": dataset.name.upper(),
             "root": str(root),
             "problems": [str(error)],
         }
     return {
         "ok": True,
-        "name": entry.name.upper(),
+        "name": dataset.name.upper(),
         "root": str(root),
         "classes": len(found.class_names),
         "train": len(found.train.labels),
@@ -296,18 +296,18 @@ def table() -> list[dict[str, Any]]:
     """Return what is known about each named dataset: sizes, template, licence and homepage."""
     columns = ("name", "classes", *SPLITS, "template", "licence", "homepage")
     return [
-        *({column: getattr(entry, column) for column in columns} for entry in nine.DATASETS),
+        *({column: getattr(dataset, column) for column in columns} for dataset in nine.DATASETS),
         *(
             {
-                "name": entry.name.upper(),
-                "classes": len(entry.class_names),
-                "train": entry.train_size,
+                "name": dataset.name.upper(),
+                "classes": len(dataset.class_names),
+                "train": dataset.train_size,
                 "val": None,
-                "test": entry.test_size,
-                "template": "a photo of a {}.",
+                "test": dataset.test_size,
+                "template": dataset.template,
                 "licence": "none stated",
                 "homepage": cifar.HOMEPAGE,
             }
-            for entry in cifar.ENTRIES
+            for dataset in cifar.DATASETS
         ),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +15,16 @@ from dspt.data import folder, unpickle
 from dspt.data.dataset import Dataset, Split, listed
 from dspt.internal.checks import check_labels
 from dspt.internal.errors import InputError, summary
+from dspt.internal.names import GENERIC_TEMPLATE, lookup, plain
 
 HOMEPAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_AGAIN = f"download it again from {HOMEPAGE}"
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 
 
 @dataclass(frozen=True)
-class Form:
+class Download:
     """One of the official downloads: its archive, the folder in it, and the files in that."""
 
     archive: str
@@ -37,7 +38,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Cifar:
     """A dataset and what its files are called.
 
     Attributes
@@ -56,12 +57,11 @@ class Entry:
     class_names: tuple[str, ...]
     train_size: int
     test_size: int
-    python: Form
-    binary: Form
+    python: Download
+    binary: Download
     label_key: str
     label_bytes: int
-    template: str = "a photo of a {}."
-    homepage: str = HOMEPAGE
+    template: str = GENERIC_TEMPLATE
 
 
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -79,13 +79,13 @@ squirrel streetcar sunflower sweet_pepper table tank telephone television tiger 
 train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 
-CIFAR10 = Entry(
+CIFAR10 = Cifar(
     name="cifar-10",
     class_names=tuple(_NAMES.split()),
     train_size=50_000,
     test_size=10_000,
-    python=Form("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, "test_batch"),
-    binary=Form(
+    python=Download("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, "test_batch"),
+    binary=Download(
         "cifar-10-binary.tar.gz",
         "cifar-10-batches-bin",
         tuple(f"{batch}.bin" for batch in _BATCHES),
@@ -95,31 +95,29 @@ CIFAR10 = Entry(
     label_bytes=1,
 )
 
-CIFAR100 = Entry(
+CIFAR100 = Cifar(
     name="cifar-100",
     class_names=tuple(_FINE_NAMES.split()),
     train_size=50_000,
     test_size=10_000,
-    python=Form("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test"),
-    binary=Form("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin"),
+    python=Download("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test"),
+    binary=Download("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin"),
     label_key="fine_labels",
     label_bytes=2,
 )
 
-ENTRIES = (CIFAR10, CIFAR100)
+DATASETS = (CIFAR10, CIFAR100)
 
 
-def find(name: str) -> Entry | None:
-    """Return the dataset that `name` means, whatever its case and punctuation.
-
-    A name with a slash is a path, as in "./cifar10", and never a dataset.
-    """
-    if re.search(r"[/\\]", name):
-        return None
-    return next((entry for entry in ENTRIES if _plain(entry.name) == _plain(name)), None)
+_BY_NAME = {plain(dataset.name): dataset for dataset in DATASETS}
 
 
-def read(entry: Entry, root: Path | str | None) -> Dataset:
+def find(name: str) -> Cifar | None:
+    """Return the dataset that `name` means, whatever its case and punctuation."""
+    return lookup(name, _BY_NAME)
+
+
+def read(dataset: Cifar, root: Path | str | None) -> Dataset:
     """Return the dataset from the first of its forms that is found in `root`.
 
     The items of an official download are uint8 (N, 32, 32, 3) in the official order, which is the
@@ -127,80 +125,82 @@ def read(entry: Entry, root: Path | str | None) -> Dataset:
     """
     if root is None or not str(root):
         raise InputError(
-            f"{entry.name}: no root is given",
-            f"set `root`, the folder in which {entry.python.archive} lies",
+            f"{dataset.name}: no root is given",
+            f"set `root`, the folder in which {dataset.python.archive} lies",
         )
     root = Path(root).expanduser()
-    places = [root, root / entry.name, root / _plain(entry.name)]
+    places = [root, root / dataset.name, root / plain(dataset.name)]
     try:
         for place in places:
-            for form in (entry.python, entry.binary):
-                named = place / form.folder
-                if any((named / name).is_file() for name in form.files):
-                    return _official(entry, form, _in_folder(entry, form, named))
+            for download in (dataset.python, dataset.binary):
+                named = place / download.folder
+                if any((named / name).is_file() for name in download.files):
+                    return _official(dataset, download, _in_folder(download, named))
                 # "train" and "test" may be anything where the folder's name does not say CIFAR.
-                if all((place / name).is_file() for name in (form.train[0], form.test)):
-                    return _official(entry, form, _in_folder(entry, form, place))
-            for form in (entry.python, entry.binary):
-                for archive in (place / form.archive, place):
-                    if archive.name == form.archive and archive.is_file():
-                        return _official(entry, form, _in_archive(entry, form, archive))
-            if _holds_images(entry, place):
-                return _images(entry, place)
+                if all((place / name).is_file() for name in (download.train[0], download.test)):
+                    return _official(dataset, download, _in_folder(download, place))
+            for download in (dataset.python, dataset.binary):
+                for archive in (place / download.archive, place):
+                    if archive.name == download.archive and archive.is_file():
+                        return _official(dataset, download, _in_archive(download, archive))
+            if _holds_images(dataset, place):
+                return _images(dataset, place)
     except OSError as error:
         raise InputError(f"{root}: cannot be searched ({error.strerror})") from None
     raise InputError(
-        f"{entry.name}: nothing found in {root} or in {places[1].name} or {places[2].name} there; "
-        f"download {entry.python.archive} or {entry.binary.archive} from {entry.homepage} and put "
-        f"it there as it is, or its folder {entry.python.folder} or {entry.binary.folder}, or "
+        f"{dataset.name}: nothing found in {root} or in {places[1].name} or {places[2].name} there; "
+        f"download {dataset.python.archive} or {dataset.binary.archive} from {HOMEPAGE} and put "
+        f"it there as it is, or its folder {dataset.python.folder} or {dataset.binary.folder}, or "
         "images as train/CLASS and test/CLASS"
     )
 
 
-def _official(entry: Entry, form: Form, files: Iterator[tuple[str, BinaryIO, str]]) -> Dataset:
+def _official(
+    dataset: Cifar, download: Download, files: Iterator[tuple[str, BinaryIO, str]]
+) -> Dataset:
     """Give the dataset in the files of a download, whatever order they come in."""
-    sizes = {form.test: entry.test_size}
-    sizes |= dict.fromkeys(form.train, entry.train_size // len(form.train))
+    sizes = {download.test: dataset.test_size}
+    sizes |= dict.fromkeys(download.train, dataset.train_size // len(download.train))
     train, test = (
         (np.zeros((size, _SIDE, _SIDE, 3), np.uint8), np.zeros(size, np.int64))
-        for size in (entry.train_size, entry.test_size)
+        for size in (dataset.train_size, dataset.test_size)
     )
     for name, file, where in files:
-        pixels, found = (_pickled if form is entry.python else _binary)(
-            entry, file, where, sizes[name]
+        pixels, found = (_pickled if download is dataset.python else _binary)(
+            dataset, file, where, sizes[name]
         )
-        check_labels(found, len(entry.class_names), where=where, hint=_again(entry))
-        images, labels = test if name == form.test else train
-        start = 0 if name == form.test else form.train.index(name) * sizes[name]
+        check_labels(found, len(dataset.class_names), where=where, hint=_AGAIN)
+        images, labels = test if name == download.test else train
+        start = 0 if name == download.test else download.train.index(name) * sizes[name]
         rows = slice(start, start + sizes[name])
         images[rows] = pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
         labels[rows] = found
     return Dataset(
-        entry.name, entry.class_names, Split(*train), Split(*test), template=entry.template
+        dataset.name, dataset.class_names, Split(*train), Split(*test), template=dataset.template
     )
 
 
-def _in_folder(entry: Entry, form: Form, place: Path) -> Iterator[tuple[str, BinaryIO, str]]:
-    for name in form.files:
+def _in_folder(download: Download, place: Path) -> Iterator[tuple[str, BinaryIO, str]]:
+    for name in download.files:
         path = place / name
         try:
             with open(path, "rb") as file:
                 yield name, file, str(path)
         except OSError as error:
             raise InputError(
-                f"{path}: cannot be read ({error.strerror}); extract {form.archive} again, from "
-                f"{entry.homepage}"
+                f"{path}: cannot be read ({error.strerror}); extract {download.archive} again, from "
+                f"{HOMEPAGE}"
             ) from None
 
 
-def _in_archive(entry: Entry, form: Form, path: Path) -> Iterator[tuple[str, BinaryIO, str]]:
+def _in_archive(download: Download, path: Path) -> Iterator[tuple[str, BinaryIO, str]]:
     """Give the files of a download as they come in its archive; nothing is put on the disk."""
-    missing = set(form.files)
+    missing = set(download.files)
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 above, _, name = member.name.removeprefix("./").partition("/")
-                if above == form.folder and name in form.files and member.isfile():
+                if above == download.folder and name in download.files and member.isfile():
                     file = archive.extractfile(member)
                     content = file.read() if file else b""
                     missing.discard(name)
@@ -210,12 +210,14 @@ def _in_archive(entry: Entry, form: Form, path: Path) -> Iterator[tuple[str, Bin
                 pass
     except Exception as error:  # tarfile, gzip, zlib and the operating system all speak up here
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-        raise InputError(f"{path}: a damaged archive ({reason}); {_again(entry)}") from None
+        raise InputError(f"{path}: a damaged archive ({reason}); {_AGAIN}") from None
     if missing:
-        raise InputError(f"{path}: {listed(sorted(missing))} is not in it; {_again(entry)}")
+        raise InputError(f"{path}: {listed(sorted(missing))} is not in it; {_AGAIN}")
 
 
-def _pickled(entry: Entry, file: BinaryIO, where: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _pickled(
+    dataset: Cifar, file: BinaryIO, where: str, rows: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Give the pixels and labels in a batch that Python 2 pickled."""
     batch = unpickle.load(file, where)
     held = {}
@@ -223,98 +225,88 @@ def _pickled(entry: Entry, file: BinaryIO, where: str, rows: int) -> tuple[np.nd
         held = {
             key.decode("latin1") if isinstance(key, bytes) else key: batch[key] for key in batch
         }
-    pixels, labels = held.get("data"), held.get(entry.label_key)
+    pixels, labels = held.get("data"), held.get(dataset.label_key)
     if not isinstance(pixels, np.ndarray) or not isinstance(labels, (list, np.ndarray)):
         raise InputError(
-            f"{where}: expected a dict with data and {entry.label_key}, found "
-            f"{listed(sorted(map(str, held))) if held else type(batch).__name__}; {_again(entry)}"
+            f"{where}: expected a dict with data and {dataset.label_key}, found "
+            f"{listed(sorted(map(str, held))) if held else type(batch).__name__}; {_AGAIN}"
         )
     if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
         raise InputError(
             f"{where}: data must be uint8 of shape ({rows}, {_PIXELS}), found {pixels.dtype} of "
-            f"shape {pixels.shape}; {_again(entry)}"
+            f"shape {pixels.shape}; {_AGAIN}"
         )
     if len(pixels) != rows or len(labels) != rows:
         raise InputError(
             f"{where}: expected {rows} images and labels, found {len(pixels)} and {len(labels)}; "
-            f"{_again(entry)}"
+            f"{_AGAIN}"
         )
     # Asked first, because lists within lists can be few bytes in a pickle and endless as an array.
     if isinstance(labels, np.ndarray) or all(type(label) is int for label in labels):
         numbers = np.asarray(labels)
         if numbers.ndim == 1 and numbers.dtype.kind in "iu":
             return pixels, numbers
-    raise InputError(f"{where}: {entry.label_key} must be whole numbers; {_again(entry)}")
+    raise InputError(f"{where}: {dataset.label_key} must be whole numbers; {_AGAIN}")
 
 
-def _binary(entry: Entry, file: BinaryIO, where: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _binary(dataset: Cifar, file: BinaryIO, where: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Give the pixels and labels in a batch of bytes."""
-    width = entry.label_bytes + _PIXELS
+    width = dataset.label_bytes + _PIXELS
     content = file.read(rows * width + 1)
     if len(content) != rows * width:
         found = "more" if len(content) > rows * width else f"{len(content)}"
         raise InputError(
-            f"{where}: expected {rows * width} bytes for {rows} images, found {found}; "
-            f"{_again(entry)}"
+            f"{where}: expected {rows * width} bytes for {rows} images, found {found}; {_AGAIN}"
         )
     table = np.frombuffer(content, np.uint8).reshape(rows, width)
-    return table[:, entry.label_bytes :], table[:, entry.label_bytes - 1].astype(np.int64)
+    return table[:, dataset.label_bytes :], table[:, dataset.label_bytes - 1].astype(np.int64)
 
 
-def _holds_images(entry: Entry, place: Path) -> bool:
+def _holds_images(dataset: Cifar, place: Path) -> bool:
     train = place / "train"
     if not train.is_dir() or not (place / "test").is_dir():
         return False
-    names = set(map(_plain, entry.class_names))
-    return any(_plain(found.name) in names and found.is_dir() for found in train.iterdir())
+    known = set(map(plain, dataset.class_names))
+    return any(plain(found.name) in known and found.is_dir() for found in train.iterdir())
 
 
-def _images(entry: Entry, place: Path) -> Dataset:
+def _images(dataset: Cifar, place: Path) -> Dataset:
     """Give the dataset from class folders of images, with labels in the official order."""
     found = folder.read(place, skip_bad=True)
     if found.skipped:
         raise InputError(
             f"{place}: {len(found.skipped)} folders cannot be used ({summary(found.skipped)}); "
-            f"{entry.name} is read whole or not at all"
+            f"{dataset.name} is read whole or not at all"
         )
-    official = {_plain(name): label for label, name in enumerate(entry.class_names)}
-    unknown = [name for name in found.class_names if _plain(name) not in official]
-    there = set(map(_plain, found.class_names))
-    missing = [name for name in entry.class_names if _plain(name) not in there]
+    official = {plain(name): label for label, name in enumerate(dataset.class_names)}
+    unknown = [name for name in found.class_names if plain(name) not in official]
+    there = set(map(plain, found.class_names))
+    missing = [name for name in dataset.class_names if plain(name) not in there]
     if unknown or missing or len(found.class_names) != len(official):
         what = f"{listed(missing)} missing" if missing else f"{listed(unknown)} unknown"
         raise InputError(
-            f"{place / 'train'}: expected the {len(official)} classes of {entry.name}, found "
+            f"{place / 'train'}: expected the {len(official)} classes of {dataset.name}, found "
             f"{len(found.class_names)} with {what}; give the folder itself to use it as it is"
         )
-    renumber = np.array([official[_plain(name)] for name in found.class_names], np.int64)
+    renumber = np.array([official[plain(name)] for name in found.class_names], np.int64)
     for part, split, size in (
-        ("train", found.train, entry.train_size),
-        ("test", found.test, entry.test_size),
+        ("train", found.train, dataset.train_size),
+        ("test", found.test, dataset.test_size),
     ):
         if len(split.labels) != size:
             raise InputError(
-                f"{place / part}: expected the {size} images of {entry.name}, found "
+                f"{place / part}: expected the {size} images of {dataset.name}, found "
                 f"{len(split.labels)}; give the folder itself to use it as it is"
             )
     note = (
         f"{place} holds images in the order of their names, not in the official order of "
-        f"{entry.name}: human label files cannot be used with them."
+        f"{dataset.name}: human label files cannot be used with them."
     )
     return Dataset(
-        entry.name,
-        entry.class_names,
+        dataset.name,
+        dataset.class_names,
         Split(found.train.items, renumber[found.train.labels]),
         Split(found.test.items, renumber[found.test.labels]),
-        template=entry.template,
+        template=dataset.template,
         notes=(note, *found.notes),
     )
-
-
-def _again(entry: Entry) -> str:
-    return f"download it again from {entry.homepage}"
-
-
-def _plain(name: str) -> str:
-    """Give a name in small letters and digits alone."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -10,6 +10,7 @@ import numpy as np
 
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import GENERIC_TEMPLATE
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
@@ -66,7 +67,7 @@ class Dataset:
     class_names: tuple[str, ...]
     train: Split
     test: Split
-    template: str = "a photo of a {}."
+    template: str = GENERIC_TEMPLATE
     notes: tuple[str, ...] = ()
     skipped: tuple[Fault, ...] = ()
     source: str = ""

@@ -15,7 +15,7 @@ from dspt.internal.threads import Progress, in_threads
 if TYPE_CHECKING:
     from PIL import Image
 
-ENTRY = next(entry for entry in nine.DATASETS if entry.name == "UCF101")
+UCF101 = next(dataset for dataset in nine.DATASETS if dataset.name == "UCF101")
 QUALITY = 95
 
 # Of two files with the same stem, the one whose suffix comes first here is the video.
@@ -52,11 +52,11 @@ def prepare_ucf101(
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers: expected at least 1, found {workers}")
-    root = nine.given_root(ENTRY, root)
-    listing = nine.list_images(ENTRY, root)
-    if wrong := nine.wrong_sizes(ENTRY, root, listing):
+    root = nine.given_root(UCF101, root)
+    listing = nine.list_images(UCF101, root)
+    if wrong := nine.wrong_sizes(UCF101, root, listing):
         raise InputError(wrong)
-    target = nine.image_folder(ENTRY, root)
+    target = nine.image_folder(UCF101, root)
     there = nine.Files(target)
     frames = [file for files in listing.files.values() for file in files]
     wanted = [file for file in frames if there.lack(file)]
@@ -69,7 +69,7 @@ def prepare_ucf101(
     if not wanted:
         return result
     _av()
-    source = root / ENTRY.folder / "UCF-101" if videos is None else Path(videos).expanduser()
+    source = root / UCF101.folder / "UCF-101" if videos is None else Path(videos).expanduser()
     by_stem = _videos(source)
     faults: list[Fault] = []
     write = partial(_write, target, by_stem)
@@ -81,7 +81,7 @@ def prepare_ucf101(
     result["written"] = len(wanted) - len(faults)
     if faults:
         raise InputError(
-            f"{ENTRY.name}: {len(faults)} of {len(frames)} videos gave no frame "
+            f"{UCF101.name}: {len(faults)} of {len(frames)} videos gave no frame "
             f"({summary(faults)}); put whole videos below {source} and run it again: the "
             f"{len(frames) - len(faults)} frames in {target} are kept"
         )
@@ -102,8 +102,8 @@ def _videos(folder: Path) -> dict[str, str]:
     """Give the videos below `folder` by their stem in lower case."""
     if not os.path.isdir(folder):
         raise InputError(
-            f"{ENTRY.name}: its videos belong in {folder}, which is not there; unpack them there "
-            f"(the official homepage is {ENTRY.homepage})",
+            f"{UCF101.name}: its videos belong in {folder}, which is not there; unpack them there "
+            f"(the official homepage is {UCF101.homepage})",
             "or set `videos` to the folder in which they are",
         )
     found: dict[str, tuple[int, str]] = {}

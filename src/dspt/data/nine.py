@@ -16,6 +16,7 @@ from dspt.data.dataset import Dataset, Split
 from dspt.data.paths import Paths
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.names import GENERIC_TEMPLATE, lookup, plain
 
 SPLITS = ("train", "val", "test")
 USED = ("train", "test")
@@ -24,7 +25,7 @@ _COOP = "https://github.com/KaiyangZhou/CoOp (DATASETS.md)"
 
 
 @dataclass(frozen=True)
-class Entry:
+class NamedDataset:
     """What is known about a dataset before it is looked at.
 
     Attributes
@@ -75,7 +76,7 @@ class Entry:
 
 
 DATASETS = (
-    Entry(
+    NamedDataset(
         name="Caltech101",
         folder="caltech-101",
         images="101_ObjectCategories",
@@ -84,12 +85,12 @@ DATASETS = (
         train=4128,
         val=1649,
         test=2465,
-        template="a photo of a {}.",
+        template=GENERIC_TEMPLATE,
         licence="CC BY 4.0",
         homepage="https://data.caltech.edu/records/mzrjq-6wc02",
         aliases=("caltech",),
     ),
-    Entry(
+    NamedDataset(
         name="OxfordPets",
         folder="oxford_pets",
         images="images",
@@ -103,7 +104,7 @@ DATASETS = (
         homepage="https://www.robots.ox.ac.uk/~vgg/data/pets/",
         aliases=("pets", "oxford_iiit_pet", "oxford_iiit_pets"),
     ),
-    Entry(
+    NamedDataset(
         name="StanfordCars",
         folder="stanford_cars",
         images="",
@@ -112,12 +113,12 @@ DATASETS = (
         train=6509,
         val=1635,
         test=8041,
-        template="a photo of a {}.",
+        template=GENERIC_TEMPLATE,
         licence="research use",
         homepage="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (dead link)",
         aliases=("cars",),
     ),
-    Entry(
+    NamedDataset(
         name="Flowers102",
         folder="oxford_flowers",
         images="jpg",
@@ -131,7 +132,7 @@ DATASETS = (
         homepage="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
         aliases=("flowers", "oxford_flowers_102"),
     ),
-    Entry(
+    NamedDataset(
         name="Food101",
         folder="food-101",
         images="images",
@@ -145,7 +146,7 @@ DATASETS = (
         homepage="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
         aliases=("food",),
     ),
-    Entry(
+    NamedDataset(
         name="FGVCAircraft",
         folder="fgvc_aircraft",
         images="images",
@@ -159,7 +160,7 @@ DATASETS = (
         homepage="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
         aliases=("aircraft",),
     ),
-    Entry(
+    NamedDataset(
         name="DTD",
         folder="dtd",
         images="images",
@@ -173,7 +174,7 @@ DATASETS = (
         homepage="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
         aliases=("describable_textures", "describable_textures_dataset"),
     ),
-    Entry(
+    NamedDataset(
         name="EuroSAT",
         folder="eurosat",
         images="2750",
@@ -186,7 +187,7 @@ DATASETS = (
         licence="MIT",
         homepage="https://github.com/phelber/EuroSAT",
     ),
-    Entry(
+    NamedDataset(
         name="UCF101",
         folder="ucf101",
         images="UCF-101-midframes",
@@ -204,24 +205,19 @@ DATASETS = (
 )
 
 
-def find(name: str) -> Entry | None:
-    """Return the dataset of this name or usual alias, whatever its case and punctuation.
-
-    A name with a slash is a path, as in "./pets", and never a dataset.
-    """
-    return None if re.search(r"[/\\]", name) else _BY_NAME.get(_plain(name))
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name.casefold()))
-
-
 _BY_NAME = {
-    _plain(name): entry for entry in DATASETS for name in (entry.name, entry.folder, *entry.aliases)
+    plain(name): dataset
+    for dataset in DATASETS
+    for name in (dataset.name, dataset.folder, *dataset.aliases)
 }
 
 
-def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Dataset:
+def find(name: str) -> NamedDataset | None:
+    """Return the dataset of this name or usual alias, whatever its case and punctuation."""
+    return lookup(name, _BY_NAME)
+
+
+def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = False) -> Dataset:
     """Return the train and test splits of a dataset that lies below `root` in CoOp's layout.
 
     The validation split is left alone: its images are neither trained on nor tested with, and need
@@ -234,13 +230,13 @@ def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Da
         images that are missing one by one stay in the splits, so that noise and few-shot sampling
         count as ever, and are left out when images are read.
     """
-    root = given_root(entry, root)
-    listing = list_images(entry, root)
-    if wrong := wrong_sizes(entry, root, listing):
+    root = given_root(dataset, root)
+    listing = list_images(dataset, root)
+    if wrong := wrong_sizes(dataset, root, listing):
         raise InputError(wrong)
-    base = image_folder(entry, root)
+    base = image_folder(dataset, root)
     if not os.path.isdir(base):
-        raise InputError(no_images(entry, root))
+        raise InputError(no_images(dataset, root))
     there = Files(base)
     splits: dict[str, Split] = {}
     faults: list[Fault] = []
@@ -253,34 +249,34 @@ def read(entry: Entry, root: Path | str | None, *, skip_bad: bool = False) -> Da
         ]
         if len(lacking) == len(files):
             raise InputError(
-                f"{entry.name}: none of the {split} images is below {base}; put them there "
-                f"({entry.image_source})"
+                f"{dataset.name}: none of the {split} images is below {base}; put them there "
+                f"({dataset.image_source})"
             )
         faults += lacking
         items = Paths(os.path.join(base, file) for file in files)
         splits[split] = Split(items, listing.labels[split])
     if faults and not skip_bad:
         raise InputError(
-            f"{entry.name}: {len(faults)} of {entry.train + entry.test} train and test images "
-            f"cannot be used ({summary(faults)}); put them there ({entry.image_source})",
+            f"{dataset.name}: {len(faults)} of {dataset.train + dataset.test} train and test images "
+            f"cannot be used ({summary(faults)}); put them there ({dataset.image_source})",
             "or set `skip_bad` to go on without them",
         )
     return Dataset(
-        entry.name,
+        dataset.name,
         listing.class_names,
         splits["train"],
         splits["test"],
-        template=entry.template,
+        template=dataset.template,
     )
 
 
-def at(folder: Path) -> Entry | None:
+def at(folder: Path) -> NamedDataset | None:
     """Return the dataset whose folder this is, known by its name and its split file."""
-    for entry in DATASETS:
-        if folder.resolve().name == entry.folder and all(
-            os.path.isfile(folder / file) for file in entry.split_files
+    for dataset in DATASETS:
+        if folder.resolve().name == dataset.folder and all(
+            os.path.isfile(folder / file) for file in dataset.split_files
         ):
-            return entry
+            return dataset
     return None
 
 
@@ -333,74 +329,74 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def given_root(entry: Entry, root: Path | str | None) -> Path:
+def given_root(dataset: NamedDataset, root: Path | str | None) -> Path:
     """Return `root` as a folder that is there."""
     if root is None or not str(root):
         raise InputError(
-            f"{entry.name}: no root is given",
-            f"set `root`, the folder in which {entry.folder} lies",
+            f"{dataset.name}: no root is given",
+            f"set `root`, the folder in which {dataset.folder} lies",
         )
     root = Path(root).expanduser()
     if not os.path.isdir(root):
         what = "not a folder" if os.path.exists(root) else "no such folder"
         raise InputError(
-            f"root {root}: {what}; give the folder in which {entry.folder} lies for {entry.name}"
+            f"root {root}: {what}; give the folder in which {dataset.folder} lies for {dataset.name}"
         )
     return root
 
 
-def split_paths(entry: Entry, root: Path) -> list[Path]:
+def split_paths(dataset: NamedDataset, root: Path) -> list[Path]:
     """Return where the split files belong."""
-    return [root / entry.folder / file for file in entry.split_files]
+    return [root / dataset.folder / file for file in dataset.split_files]
 
 
-def image_folder(entry: Entry, root: Path) -> Path:
+def image_folder(dataset: NamedDataset, root: Path) -> Path:
     """Return where the images belong."""
-    return root / entry.folder / entry.images
+    return root / dataset.folder / dataset.images
 
 
-def no_images(entry: Entry, root: Path) -> str:
+def no_images(dataset: NamedDataset, root: Path) -> str:
     """Return the sentence that says that the folder of images is missing."""
     return (
-        f"{entry.name}: its images belong in {image_folder(entry, root)}, which is not there; "
-        f"{entry.image_source}"
+        f"{dataset.name}: its images belong in {image_folder(dataset, root)}, which is not there; "
+        f"{dataset.image_source}"
     )
 
 
-def wrong_sizes(entry: Entry, root: Path, listing: Listing) -> str:
+def wrong_sizes(dataset: NamedDataset, root: Path, listing: Listing) -> str:
     """Return the sentence that says how the split is not the paper's; nothing if it is."""
-    if listing.sizes == entry.sizes:
+    if listing.sizes == dataset.sizes:
         return ""
     words = "{} train, {} val and {} test images of {} classes"
-    where = split_paths(entry, root)
+    where = split_paths(dataset, root)
     return (
         f"{where[0] if len(where) == 1 else where[0].parent}: found "
-        f"{words.format(*listing.sizes)}, expected {words.format(*entry.sizes)}; put the original "
-        f"split in its place, from {entry.split_source}"
+        f"{words.format(*listing.sizes)}, expected {words.format(*dataset.sizes)}; put the original "
+        f"split in its place, from {dataset.split_source}"
     )
 
 
-def list_images(entry: Entry, root: Path) -> Listing:
+def list_images(dataset: NamedDataset, root: Path) -> Listing:
     """Return what the split files below `root` say, whatever its size."""
-    files = split_paths(entry, root)
+    files = split_paths(dataset, root)
     missing = [file.name for file in files if not os.path.exists(file)]
     if missing:
         are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
         raise InputError(
-            f"{entry.name}: {', '.join(missing)} {are} not in {files[0].parent}; put {them} there, "
-            f"from {entry.split_source}, since no random split is made instead"
+            f"{dataset.name}: {', '.join(missing)} {are} not in {files[0].parent}; put {them} there, "
+            f"from {dataset.split_source}, since no random split is made instead"
         )
     if len(files) == 1:
-        return _from_json(entry, files[0])
-    return _from_lists(entry, files)
+        return _from_json(dataset, files[0])
+    return _from_lists(dataset, files)
 
 
 _Rows = dict[str, list[tuple[str, int]]]
 
 
-def _from_json(entry: Entry, file: Path) -> Listing:
+def _from_json(dataset: NamedDataset, file: Path) -> Listing:
     """Read {"train" | "val" | "test": [[path, label, class name], ...]}."""
-    again = f"put the original in its place, from {entry.split_source}"
+    again = f"put the original in its place, from {dataset.split_source}"
     try:
         value = json.loads(_text(file))
     except InputError:
@@ -432,7 +428,7 @@ def _from_json(entry: Entry, file: Path) -> Listing:
         raise InputError(
             f"{file}: no image has label {gap}, though labels go up to {max(names)}; {again}"
         )
-    return _listing(entry, file, [names[label] for label in range(gap)], found)
+    return _listing(dataset, file, [names[label] for label in range(gap)], found)
 
 
 def _is_row(row: object) -> bool:
@@ -448,7 +444,7 @@ def _is_row(row: object) -> bool:
     )
 
 
-def _from_lists(entry: Entry, files: list[Path]) -> Listing:
+def _from_lists(dataset: NamedDataset, files: list[Path]) -> Listing:
     """Read class names in label order, and for each split lines "ID class name" of ID.jpg."""
     names = [line for _, line in _lines(files[0])]
     labels = {name: label for label, name in enumerate(names)}
@@ -461,10 +457,10 @@ def _from_lists(entry: Entry, files: list[Path]) -> Listing:
                 raise InputError(
                     f"{file}: line {number} is {reprlib.repr(line)}, which is not an image and a "
                     f"class of {files[0].name}; put the original in its place, from "
-                    f"{entry.split_source}"
+                    f"{dataset.split_source}"
                 )
             found[split].append((f"{image}.jpg", labels[name.strip()]))
-    return _listing(entry, files[0].parent, names, found)
+    return _listing(dataset, files[0].parent, names, found)
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:
@@ -494,7 +490,7 @@ def _text(file: Path) -> str:
 _ASTRAY = re.compile(r"^$|^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)|\0")
 
 
-def _listing(entry: Entry, where: Path, names: list[str], found: _Rows) -> Listing:
+def _listing(dataset: NamedDataset, where: Path, names: list[str], found: _Rows) -> Listing:
     check_names(names, str(where))
     seen: dict[str, str] = {}
     for split, rows in found.items():
@@ -502,14 +498,14 @@ def _listing(entry: Entry, where: Path, names: list[str], found: _Rows) -> Listi
             if _ASTRAY.search(path):
                 raise InputError(
                     f"{where}: {split} image {path!r} is not a path below "
-                    f"{entry.folder}/{entry.images}; put the original split in its place, from "
-                    f"{entry.split_source}"
+                    f"{dataset.folder}/{dataset.images}; put the original split in its place, from "
+                    f"{dataset.split_source}"
                 )
             if path in seen:
                 twice = split if seen[path] == split else f"{seen[path]} and {split}"
                 raise InputError(
                     f"{where}: image {path!r} is listed twice, in {twice}; put the original split "
-                    f"in its place, from {entry.split_source}"
+                    f"in its place, from {dataset.split_source}"
                 )
             seen[path] = split
     return Listing(
