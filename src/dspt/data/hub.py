@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 
 from dspt.data.dataset import Dataset, Split, finished, listed
+from dspt.data.paths import Rows
 from dspt.internal.checks import out_of_range
 from dspt.internal.errors import Fault, InputError, summary
 
@@ -27,11 +28,11 @@ _VALIDATION = ("validation", "val", "valid")
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:.+)?")
 
 
-class Images(Sequence[bytes | str]):
+class Images(Rows[bytes | str]):
     """The images in a column of a dataset: the encoded bytes of one, or its path, when asked for.
 
-    An image that is missing has no bytes, which whoever decodes it will say. `take` gives chosen
-    images in a chosen order and shares the dataset, which lies in mapped files.
+    An image that is missing has no bytes, which whoever decodes it will say. The dataset lies in
+    mapped files.
     """
 
     def __init__(self, data: Any, column: str) -> None:
@@ -41,38 +42,16 @@ class Images(Sequence[bytes | str]):
         data = data.with_format(None).select_columns([column])
         self._data = data.cast_column(column, Image(decode=False))
         self._column = column
-        self._rows = np.arange(len(data))
+        self._rows = range(len(data))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes | str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Images: ...
-    def __getitem__(self, index: int | slice) -> bytes | str | Images:
-        if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        image = self._data[int(self._rows[index])][self._column] or {}
+    def _read(self, row: int) -> bytes | str:
+        image = self._data[row][self._column] or {}
         return image.get("bytes") or image.get("path") or b""
-
-    def __iter__(self) -> Iterator[bytes | str]:
-        return (self[i] for i in range(len(self)))
-
-    def take(self, positions: np.ndarray) -> Images:
-        """Return the images at these positions, in their order."""
-        taken = object.__new__(Images)
-        taken._data, taken._column = self._data, self._column
-        taken._rows = self._rows[np.asarray(positions)]
-        return taken
 
     def name(self, index: int) -> str:
         """Return what to call an image in a sentence: its row in the dataset, or its path."""
         item = self[index]
         return item if isinstance(item, str) else f"row {self._rows[index]}"
-
-    def __repr__(self) -> str:
-        return f"Images({len(self)} images)"
 
 
 def is_saved(path: Path) -> bool:

@@ -5,16 +5,53 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class Paths(Sequence[str]):
+Item = TypeVar("Item", covariant=True)
+
+
+class Rows(Sequence[Item]):
+    """Rows of something that is read when they are asked for, and shared by all that `take` gives."""
+
+    _rows: Sequence[int] | np.ndarray
+
+    def _read(self, row: int) -> Item:
+        """Return what is in a row of the thing that is shared."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Item | Self:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return self._read(int(self._rows[index]))
+
+    def take(self, positions: np.ndarray) -> Self:
+        """Return the items at these positions, in their order."""
+        taken = object.__new__(type(self))
+        taken.__dict__.update(self.__dict__, _rows=np.asarray(self._rows)[positions])
+        return taken
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} items)"
+
+
+class Paths(Rows[str]):
     """A sequence of file names that lies in a temporary file and is mapped, not held, in memory.
 
-    The file has no name and is gone with the object. `take` gives chosen names in a chosen order
-    and shares the file.
+    The file has no name and is gone with the object. An Arrow array of a million names would hold
+    four times as much memory, and copy them with every `take`.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -28,48 +65,24 @@ class Paths(Sequence[str]):
                 end = int(stops[-1])
             self._text = _mapped(text, np.uint8)
             self._ends = _mapped(ends, np.int64)
-        self._rows: np.ndarray | None = None
+        self._rows = range(len(self._ends))
 
-    def __len__(self) -> int:
-        return len(self._ends if self._rows is None else self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Paths: ...
-    def __getitem__(self, index: int | slice) -> str | Paths:
-        if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        index = range(len(self))[index]  # counts from the end, or raises IndexError
-        row = index if self._rows is None else int(self._rows[index])
+    def _read(self, row: int) -> str:
         start = int(self._ends[row - 1]) if row else 0
         return os.fsdecode(self._text[start : int(self._ends[row])].tobytes())
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-    def take(self, positions: np.ndarray) -> Paths:
-        """Return the names at these positions, in their order."""
-        taken = object.__new__(Paths)
-        taken._text, taken._ends = self._text, self._ends
-        taken._rows = np.asarray(positions) if self._rows is None else self._rows[positions]
-        return taken
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Paths, (list(self),)
 
-    def __repr__(self) -> str:
-        return f"Paths({len(self)} names)"
-
 
 def _blocks(names: Iterator[bytes], size: int = 65536) -> Iterator[list[bytes]]:
-    from itertools import islice
-
+    """Yield lists of so many names, the last one shorter."""
     while block := list(islice(names, size)):
         yield block
 
 
-def _mapped(file: Any, dtype: Any) -> np.ndarray:
+def _mapped(file: BinaryIO, dtype: type) -> np.ndarray:
+    """Return the numbers in a file, mapped."""
     file.flush()
     if not file.tell():
         return np.zeros(0, dtype)  # nothing cannot be mapped

@@ -1,6 +1,8 @@
 """Tables on disk, row by row: text with delimiters, or Parquet.
 
 Lines of a text file are counted from 1, the header among them; rows of a Parquet file from 0.
+Text is read with csv and not with pyarrow.csv, which counts rows and not lines, leaves blank lines
+out of the count, and cannot go on behind a line that is wrong.
 """
 
 from __future__ import annotations
