@@ -320,6 +320,24 @@ def put(array: np.ndarray, row: int, value: float) -> np.ndarray:
 
 
 class TestOpenDataset:
+    def test_notes_are_logged_for_those_who_listen(self, tmp_path, caplog):
+        for name in ("cat", "dog"):
+            (tmp_path / "pets" / name).mkdir(parents=True)
+            for i in range(3):
+                (tmp_path / "pets" / name / f"{i}.png").touch()
+        found = open_dataset(tmp_path / "pets")
+        assert len(found.notes) == 1
+        assert [(record.name, record.getMessage()) for record in caplog.records] == [
+            ("dspt.data", found.notes[0])
+        ]
+
+    def test_notes_are_not_printed_where_nobody_listens(self, tmp_path):
+        (tmp_path / "m.csv").write_text("path,label\na,x\nb,x\nc,y\nd,y\n")
+        code = "import sys; from dspt.data import open_dataset; open_dataset(sys.argv[1])"
+        command = [sys.executable, "-c", code, tmp_path / "m.csv"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("", "")
+
     def test_embedded_is_the_embedded_set_even_beside_a_folder_of_that_name(
         self, tmp_path, monkeypatch
     ):

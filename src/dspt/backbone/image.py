@@ -117,7 +117,7 @@ class Preprocessing:
     def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return what the tower takes, float32 [B, 3, S, S], of views uint8 [B, S, S, 3].
 
-        Done where the tower runs: bytes are a quarter of the way from a process or to a GPU.
+        Done where the tower runs, since bytes are a quarter of what floats take on the way there.
         """
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
@@ -214,11 +214,11 @@ class ImageTower:
         each = positions * width * self._model.dtype.itemsize
         fits = (memory or _memory(self.device)) // 8 // each
         most = 32 if str(self.device).startswith("cpu") else 256
-        return max(1, min(most, 2 ** int(math.log2(max(1, fits)))))
+        return int(max(1, min(most, 2 ** int(math.log2(max(1, fits))))))
 
 
 def _memory(device: str) -> int:
-    """Give the memory of a device in bytes."""
+    """Return the memory of a device in bytes."""
     if str(device).startswith("cuda"):
         import torch
 
@@ -267,7 +267,7 @@ def _cut_strip(picture: Image.Image) -> Image.Image:
 
 
 def _random_box(width: int, height: int, numbers: np.ndarray) -> tuple[int, int, int, int]:
-    """Give the corners of torchvision's RandomResizedCrop, made from uniform `numbers`."""
+    """Return the corners of torchvision's RandomResizedCrop, made from uniform `numbers`."""
     for area, shape in numbers[: 2 * TRIES].reshape(TRIES, 2):
         pixels = width * height * (SCALE[0] + (SCALE[1] - SCALE[0]) * area)
         ratio = RATIO[0] * (RATIO[1] / RATIO[0]) ** shape

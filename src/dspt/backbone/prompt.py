@@ -134,7 +134,7 @@ def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
 
 
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
-    """The tokens of the name, and those of the full stop behind it."""
+    """Return the tokens of the name, and those of the full stop behind it."""
     if not isinstance(name, str) or not clean_name(name).strip():
         raise InputError(
             f"class name {name!r}: it is empty; every class needs a name to be prompted with"
@@ -162,7 +162,7 @@ def _layout(
     shared: int,
     context_shape: tuple[int, ...],
 ) -> Layout:
-    """The layout of texts given as token ids, context row r written as -1 - r, split after `shared` positions."""
+    """Return the layout of token ids, context row r written as -1 - r, split after `shared` positions."""
     if not texts:
         raise InputError("class names: the list is empty; at least one class is needed")
     limit = checkpoint.text_config.get("max_position_embeddings", 77)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,10 @@ from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
 
 __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
+
+# Silent unless the program that uses dspt wants to hear: the command line tells the notes itself.
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())
 
 _FORMS = (
     "give a folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature "
@@ -32,6 +37,8 @@ def open_dataset(
 ) -> Dataset:
     """Return the dataset that `source` names.
 
+    Its notes are logged as warnings of the logger "dspt.data" too.
+
     Parameters
     ----------
     source
@@ -48,6 +55,10 @@ def open_dataset(
     skip_bad
         Leave bad entries out and list them in `Dataset.skipped`, instead of stopping at them.
 
+    Returns
+    -------
+    Dataset
+
     Raises
     ------
     InputError
@@ -55,9 +66,10 @@ def open_dataset(
     """
     if isinstance(source, Dataset):
         return source
-    return replace(
-        _open(str(source), root, class_names, seed, test_fraction, skip_bad), source=str(source)
-    )
+    found = _open(str(source), root, class_names, seed, test_fraction, skip_bad)
+    for note in found.notes:
+        _log.warning("%s", note)
+    return replace(found, source=str(source))
 
 
 def _open(

@@ -266,7 +266,7 @@ def _cut(line: str) -> str:
 
 
 def _left_out(path: str, columns: int) -> str:
-    """Give the end of a long path, which tells more than its beginning."""
+    """Return the end of a long path, which tells more than its beginning."""
     return path if len(path) <= columns else "…" + path[1 - columns :]
 
 

@@ -34,6 +34,7 @@ class Download:
 
     @property
     def files(self) -> tuple[str, ...]:
+        """The names of all files."""
         return (*self.train, self.test)
 
 
@@ -158,7 +159,7 @@ def read(dataset: Cifar, root: Path | str | None) -> Dataset:
 def _official(
     dataset: Cifar, download: Download, files: Iterator[tuple[str, BinaryIO, str]]
 ) -> Dataset:
-    """Give the dataset in the files of a download, whatever order they come in."""
+    """Return the dataset in the files of a download, whatever order they come in."""
     sizes = {download.test: dataset.test_size}
     sizes |= dict.fromkeys(download.train, dataset.train_size // len(download.train))
     train, test = (
@@ -194,7 +195,7 @@ def _in_folder(download: Download, place: Path) -> Iterator[tuple[str, BinaryIO,
 
 
 def _in_archive(download: Download, path: Path) -> Iterator[tuple[str, BinaryIO, str]]:
-    """Give the files of a download as they come in its archive; nothing is put on the disk."""
+    """Yield the files of a download as they come in its archive; nothing is put on the disk."""
     missing = set(download.files)
     try:
         with tarfile.open(path) as archive:
@@ -218,7 +219,7 @@ def _in_archive(download: Download, path: Path) -> Iterator[tuple[str, BinaryIO,
 def _pickled(
     dataset: Cifar, file: BinaryIO, where: str, rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Give the pixels and labels in a batch that Python 2 pickled."""
+    """Return the pixels and labels in a batch that Python 2 pickled."""
     batch = unpickle.load(file, where)
     held = {}
     if isinstance(batch, dict):
@@ -250,7 +251,7 @@ def _pickled(
 
 
 def _binary(dataset: Cifar, file: BinaryIO, where: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Give the pixels and labels in a batch of bytes."""
+    """Return the pixels and labels in a batch of bytes."""
     width = dataset.label_bytes + _PIXELS
     content = file.read(rows * width + 1)
     if len(content) != rows * width:
@@ -271,7 +272,7 @@ def _holds_images(dataset: Cifar, place: Path) -> bool:
 
 
 def _images(dataset: Cifar, place: Path) -> Dataset:
-    """Give the dataset from class folders of images, with labels in the official order."""
+    """Return the dataset from class folders of images, with labels in the official order."""
     found = folder.read(place, skip_bad=True)
     if found.skipped:
         raise InputError(

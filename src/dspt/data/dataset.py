@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import GENERIC_TEMPLATE
@@ -81,8 +82,8 @@ class Dataset:
 def take(items: Items, positions: np.ndarray) -> Items:
     """Return the items at these positions, in their order."""
     if isinstance(items, np.ndarray):
-        return items[positions]
-    if hasattr(items, "take"):
+        return np.asarray(items[positions])
+    if isinstance(items, Rows):
         return items.take(positions)
     return [items[i] for i in positions]
 
@@ -120,20 +121,35 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
     return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))
 
 
-def finished(
-    dataset: Dataset,
+def make_dataset(
+    name: str,
+    class_names: Sequence[str],
+    train: Split,
     test: Split | None,
     *,
     where: str,
     missing: str,
     seed: int,
     test_fraction: float,
+    notes: Sequence[str],
+    skipped: Sequence[Fault],
 ) -> Dataset:
-    """Return `dataset` with its test split, held out of the train split if it is None.
+    """Return the dataset with these splits; a test split that is None is held out of the train split.
 
-    `where` and `missing` begin the note that says so. Every class that is tested must be trained.
+    Parameters
+    ----------
+    where, missing
+        What begins the note that images were held out: the source, and what it does not have.
+    seed, test_fraction
+        Which images, and how many of each class: see `hold_out`.
+
+    Raises
+    ------
+    InputError
+        If names are not two or more different ones, a split is empty, or a class is tested and not
+        trained.
     """
-    names, train, notes = dataset.class_names, dataset.train, list(dataset.notes)
+    names, notes = tuple(class_names), list(notes)
     check_names(names, where)
     if not len(train.labels):
         raise InputError(f"{where}: no images to train with; it needs a train split")
@@ -145,23 +161,17 @@ def finished(
         )
     if not len(test.labels):
         raise InputError(f"{where}: no images to test with; add some to each class")
-    trained = np.zeros(len(names), bool)
-    tested = trained.copy()
-    trained[train.labels] = True
-    untrained = [names[c] for c in np.flatnonzero(~trained)]
-    for split, seen in ((train, trained), (test, tested)):
-        seen[split.labels] = True
-        if split.true_labels is not None:
-            seen[split.true_labels] = True
-    alone = [names[c] for c in np.flatnonzero(tested & ~trained)]
-    if alone:
+    labelled = np.bincount(train.labels, minlength=len(names)) > 0
+    trained = labelled | (np.bincount(train.best_labels, minlength=len(names)) > 0)
+    tested = np.bincount(np.concatenate([test.labels, test.best_labels]), minlength=len(names)) > 0
+    if alone := [names[c] for c in np.flatnonzero(tested & ~trained)]:
         raise InputError(
             f"{where}: class {listed(alone)} is in the test split only; "
             "test images must belong to a class that is trained"
         )
-    if untrained:
-        notes.append(f"No train image of {where} is labelled {listed(untrained)}.")
-    return replace(dataset, train=train, test=test, notes=tuple(notes))
+    if unlabelled := [names[c] for c in np.flatnonzero(~labelled)]:
+        notes.append(f"No train image of {where} is labelled {listed(unlabelled)}.")
+    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped))
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dspt.data.dataset import Dataset, Split, hold_out, listed
+from dspt.data.dataset import Dataset, Split, listed, make_dataset
 from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError, summary
@@ -37,7 +37,7 @@ def read(
     ignored = _Ignored()
     train_root, test_root = _split_folders(root, notes)
     names, train = _classes(train_root, "train" if test_root else "", faults, ignored)
-    test_names, test = names, train
+    test_names, test = names, None
     if test_root is not None:
         untested: list[Fault] = []  # a class without test images is no fault
         test_names, test = _classes(test_root, "test", untested, ignored)
@@ -48,29 +48,29 @@ def read(
             "or remove the folders",
             "or set `skip_bad` to go on without them",
         )
-    if test_root is not None:
-        test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)
-    else:
-        train, test = hold_out(train, names, seed, test_fraction)
-        notes.append(
-            f"{root} has no test folder: {len(test.labels)} of "
-            f"{len(test.labels) + len(train.labels)} images, drawn from each class with seed "
-            f"{seed}, are held out as the test split."
-        )
     if len(names) < 2:
         raise InputError(
             f"{train_root}: found {len(names)} class folders; give a folder that has one folder of "
             "images for each class, and at least two classes"
         )
-    if not len(test.labels):
-        raise InputError(f"{test_root or root}: no images to test with; add some to each class")
+    if test_root is not None and test is not None:
+        test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)
     if ignored.count:
         notes.append(
             f"{ignored.count} files were left out, because they are no images or lie outside the "
             f"class folders; the first is {ignored.first}."
         )
-    return Dataset(
-        root.resolve().name, names, train, test, notes=tuple(notes), skipped=tuple(faults)
+    return make_dataset(
+        root.resolve().name,
+        names,
+        train,
+        test,
+        where=str(root),
+        missing="has no test folder",
+        seed=seed,
+        test_fraction=test_fraction,
+        notes=notes,
+        skipped=faults,
     )
 
 
@@ -97,7 +97,7 @@ def write_image_folder(dataset: Dataset, folder: Path | str) -> Path:
 
 
 def _split_folders(root: Path, notes: list[str]) -> tuple[Path, Path | None]:
-    """Give the folders that hold the train and the test classes; None for a missing test folder."""
+    """Return the folders that hold the train and the test classes; None for a missing test folder."""
     folders = [entry.name for entry in _entries(root) if _is_folder(entry)]
     # A class may be called "train"; then there are images in it, not folders.
     if "train" not in folders or not any(map(_is_folder, _entries(root / "train"))):
@@ -133,7 +133,7 @@ class _Ignored:
 def _classes(
     root: Path, split: str, faults: list[Fault], ignored: _Ignored
 ) -> tuple[tuple[str, ...], Split]:
-    """Give the class folders in `root` that have images, and their images in order."""
+    """Yield the class folders in `root` that have images, and their images in order."""
     above = {_identity(folder) for folder in (root.resolve(), *root.resolve().parents)}
     names: list[str] = []
     counts: list[int] = []
@@ -172,7 +172,7 @@ def _renumbered(
     faults: list[Fault],
     skip_bad: bool,
 ) -> Split:
-    """Give `split`, whose labels count the names in `own`, with labels that count `names`."""
+    """Return `split`, whose labels count the names in `own`, with labels that count `names`."""
     position = {name: c for c, name in enumerate(names)}
     unknown = [name for name in own if name not in position]
     if unknown and not skip_bad:
@@ -189,7 +189,7 @@ def _renumbered(
 def _files(
     folder: os.DirEntry[str], above: set[tuple[int, int]], split: str, faults: list[Fault]
 ) -> Iterator[str]:
-    """Give all files below `folder`, in order; links may lead in circles or back `above`."""
+    """Yield all files below `folder`, in order; links may lead in circles or back `above`."""
     stack, seen = [folder], set(above)
     while stack:
         entry = stack.pop()
@@ -218,7 +218,7 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
-    """Give what is in a folder and not hidden, in order; or raise `OSError`."""
+    """Return what is in a folder and not hidden, in order; or raise `OSError`."""
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)

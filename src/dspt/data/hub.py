@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, finished, listed
+from dspt.data.dataset import Dataset, Split, listed, make_dataset
 from dspt.data.paths import Rows
 from dspt.internal.checks import out_of_range
 from dspt.internal.errors import Fault, InputError, summary
@@ -106,25 +106,22 @@ def read(
     name = where.partition(":")[0]
     if _is_folder(where):
         name = Path(os.path.expanduser(where)).resolve().name
-    return finished(
-        Dataset(
-            name.rpartition("/")[2],
-            names,
-            found["train"],
-            found["train"],
-            notes=tuple(notes),
-            skipped=tuple(faults),
-        ),
+    return make_dataset(
+        name.rpartition("/")[2],
+        names,
+        found["train"],
         found.get("test"),
         where=source,
         missing="has no test split",
         seed=seed,
         test_fraction=test_fraction,
+        notes=notes,
+        skipped=faults,
     )
 
 
 def _parsed(source: str) -> tuple[str, dict[str, str]]:
-    """Give the folder or name in `source`, and its query."""
+    """Return the folder or name in `source`, and its query."""
     text = source.removeprefix("hf:")
     if _is_folder(text):
         return text, {}
@@ -146,7 +143,7 @@ def _is_folder(where: str) -> bool:
 
 
 def _load(where: str, source: str) -> Mapping[str, Any]:
-    """Give the splits of a dataset, by name."""
+    """Return the splits of a dataset, by name."""
     folder = Path(os.path.expanduser(where))
     if not _is_folder(where) and (where.startswith((".", "~")) or folder.is_absolute()):
         raise InputError(f"{source}: no such folder; give one, or org/name for one on the Hub")
@@ -190,7 +187,7 @@ def _library() -> Any:
 def _splits(
     splits: Mapping[str, Any], query: Mapping[str, str], source: str, notes: list[str]
 ) -> tuple[str, str | None]:
-    """Give the names of the train and the test split; None for a missing test split."""
+    """Return the names of the train and the test split; None for a missing test split."""
     for key in ("train", "test"):
         if key in query and query[key] not in splits:
             raise InputError(
@@ -216,7 +213,7 @@ def _splits(
 def _columns(
     features: Mapping[str, Any], query: Mapping[str, str], source: str
 ) -> tuple[str, str, str | None]:
-    """Give the names of the image, the label and the true label column; None without the last."""
+    """Return the names of the image, the label and the true label column; None without the last."""
     from datasets import ClassLabel, Image
 
     for key in ("image", "label", "true_label"):
@@ -271,7 +268,7 @@ class _Stored:
 
 
 def _stored(data: Any, column: str, source: str) -> _Stored:
-    """Give a column of labels, read a part at a time."""
+    """Return a column of labels, read a part at a time."""
     import pyarrow
     from datasets import ClassLabel
 
@@ -303,7 +300,7 @@ def _stored(data: Any, column: str, source: str) -> _Stored:
 def _classes(
     columns: Sequence[_Stored], source: str, notes: list[str]
 ) -> tuple[tuple[str, ...], np.ndarray | None]:
-    """Give the class names, and the numbers they stand for if no column has names."""
+    """Return the class names, and the numbers they stand for if no column has names."""
     for column in columns:
         if column.is_declared and column.names is not None:
             return column.names, None
@@ -326,7 +323,7 @@ def _classes(
 def _counted(
     column: _Stored, names: Sequence[str], numbers: np.ndarray | None, called: str, source: str
 ) -> np.ndarray:
-    """Give labels that count `names`; -1 for none."""
+    """Return labels that count `names`; -1 for none."""
     labels = column.numbers
     if numbers is not None:
         return np.where(labels < 0, -1, np.searchsorted(numbers, labels))
@@ -341,11 +338,12 @@ def _counted(
             f"{source}: column {called!r} has {listed(unknown)}, which is not among the classes "
             f"{listed(names)}; all label columns must have the same classes"
         )
-    return np.array([*(position.get(name, -1) for name in own), -1], np.int64)[labels]
+    renumber = np.array([*(position.get(name, -1) for name in own), -1], np.int64)
+    return np.asarray(renumber[labels])
 
 
 def _good(split: Split, kind: str, called: str, faults: list[Fault], source: str) -> Split:
-    """Give the rows of `split` that have labels; the others are put into `faults`."""
+    """Return the rows of `split` that have labels; the others are put into `faults`."""
     unlabelled = split.labels < 0
     if len(unlabelled) and unlabelled.all():
         raise InputError(f"{source}: no row of its split {called!r} has a label; {_SAY}")

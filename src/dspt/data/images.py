@@ -148,7 +148,7 @@ def _quiet_pil() -> Iterator[None]:
 
 
 def _upright(picture: Image.Image) -> Image.Image:
-    """Give `picture` decoded, and turned as its metadata say, if they can be read."""
+    """Return `picture` decoded, and turned as its metadata say, if they can be read."""
     # PIL reads the metadata of a TIFF while it decodes it.
     with _quiet_pil() if picture.format == "TIFF" else nullcontext():
         picture.load()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, finished, listed
+from dspt.data.dataset import Dataset, Split, listed, make_dataset
 from dspt.data.paths import Paths
 from dspt.data.tabular import NULL, Table, open_table, quoted
 from dspt.data.tabular import SUFFIXES as SUFFIXES
@@ -73,13 +73,17 @@ def read(
     test = None
     if test_code is not None:
         test = _known(everything.take(np.flatnonzero(code == test_code)), "test", notes)
-    return finished(
-        Dataset(path.stem, names, train, train, notes=tuple(notes), skipped=tuple(rows.faults)),
+    return make_dataset(
+        path.stem,
+        names,
+        train,
         test,
         where=str(path),
         missing="has no split column" if rows.unsplit else "has no test rows",
         seed=seed,
         test_fraction=test_fraction,
+        notes=notes,
+        skipped=rows.faults,
     )
 
 
@@ -113,7 +117,7 @@ class _Rows:
 
 
 def _read_rows(table: Table, path: Path, base: Path, keep_all: bool) -> _Rows:
-    """Give the rows of `table`, their labels numbered in order of appearance."""
+    """Yield the rows of `table`, their labels numbered in order of appearance."""
     found = _Rows(table.unit, "split" not in table.columns, keep_all)
     at = {name: i for i, name in enumerate(table.columns)}
     path_at, label_at = at["path"], at["label"]
@@ -170,7 +174,7 @@ def _read_rows(table: Table, path: Path, base: Path, keep_all: bool) -> _Rows:
 
 
 def _fault(name: str, label: str, true: str) -> str:
-    """Give what is wrong with a row, or nothing."""
+    """Return what is wrong with a row, or nothing."""
     if not name or name.isspace():
         return "the path is empty"
     if not label:
@@ -200,7 +204,7 @@ class _Slashes:
 
 
 def _key(name: str) -> str:
-    """Give what two names of the same file have in common."""
+    """Return what two names of the same file have in common."""
     return os.path.normcase(os.path.normpath(name))
 
 
@@ -214,7 +218,7 @@ def _split_code(written: str, path: Path, place: str) -> int:
 
 
 def _used(rows: _Rows, path: Path, notes: list[str]) -> tuple[np.ndarray, int | None]:
-    """Give the positions of the rows that are used, and the code of the test rows, if any."""
+    """Return the positions of the rows that are used, and the code of the test rows, if any."""
     _, test, validation = np.bincount(rows.codes, minlength=3)
     if validation and not test:
         notes.append(
@@ -229,7 +233,7 @@ def _used(rows: _Rows, path: Path, notes: list[str]) -> tuple[np.ndarray, int | 
 def _classes(
     rows: _Rows, path: Path, class_names: Path | None, used: np.ndarray, notes: list[str]
 ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray | None]:
-    """Give the class names, and labels that count them; -1 for a number below 0 or none at all."""
+    """Return the class names, and labels that count them; -1 for a number below 0 or none at all."""
     seen = [rows.labels[used]] + ([] if rows.true is None else [rows.true[used]])
     counted = np.zeros(len(rows.texts) + 1, bool)
     for numbers in seen:
@@ -275,7 +279,7 @@ def _classes(
 
 
 def _names_in(file: Path) -> list[str]:
-    """Give the lines of a file of class names."""
+    """Return the lines of a file of class names."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -288,12 +292,13 @@ def _names_in(file: Path) -> list[str]:
 
 
 def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Give the positions in `used` of good rows; the others are added to the faults of `rows`."""
+    """Return the positions in `used` of good rows; the others are added to the faults of `rows`."""
     before = np.full(len(labels), -1)
     for row, first in _duplicates(rows.hashes, rows.items, used):
         before[row] = first
     is_bad = (before[used] >= 0) | (labels[used] < 0)
-    bad, good = used[is_bad], used[~is_bad]
+    bad: np.ndarray = used[is_bad]
+    good: np.ndarray = used[~is_bad]
 
     def fault(row: int) -> Fault:
         if before[row] >= 0:
@@ -320,7 +325,7 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
 
 
 def _duplicates(hashes: np.ndarray, items: Paths, used: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Give each row whose path stands in a row before, and the first such row."""
+    """Yield each row whose path stands in a row before, and the first such row."""
     order = used[np.argsort(hashes[used], kind="stable")]
     ordered = hashes[order]
     again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
@@ -339,7 +344,7 @@ def _duplicates(hashes: np.ndarray, items: Paths, used: np.ndarray) -> Iterator[
 def _present(
     names: tuple[str, ...], labels: np.ndarray, true: np.ndarray | None, used: np.ndarray
 ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray | None]:
-    """Give the classes that rows left in `used` have, and labels that count those."""
+    """Return the classes that rows left in `used` have, and labels that count those."""
     there = np.zeros(len(names) + 1, bool)
     there[labels[used]] = True
     if true is not None:
@@ -350,7 +355,7 @@ def _present(
 
 
 def _known(split: Split, name: str, notes: list[str]) -> Split:
-    """Give `split` with the labels themselves where no true ones are known."""
+    """Return `split` with the labels themselves where no true ones are known."""
     if split.true_labels is None or (known := split.true_labels >= 0).all():
         return split
     if not known.any():

@@ -99,7 +99,7 @@ def _av() -> Any:
 
 
 def _videos(folder: Path) -> dict[str, str]:
-    """Give the videos below `folder` by their stem in lower case."""
+    """Return the videos below `folder` by their stem in lower case."""
     if not os.path.isdir(folder):
         raise InputError(
             f"{UCF101.name}: its videos belong in {folder}, which is not there; unpack them there "
@@ -149,7 +149,7 @@ def middle_frame(video: str) -> Image.Image:
 
 
 def _decoded(video: str, index: int | None) -> tuple[int, Image.Image | None]:
-    """Give the number of frames, and the one at `index`.
+    """Return the number of frames, and the one at `index`.
 
     Without an index, give the middle one, if the container's own number led to it.
     """

@@ -1,8 +1,8 @@
 """Tables on disk, row by row: text with delimiters, or Parquet.
 
 Lines of a text file are counted from 1, the header among them; rows of a Parquet file from 0.
-Text is read with csv and not with pyarrow.csv, which counts rows and not lines, leaves blank lines
-out of the count, and cannot go on behind a line that is wrong.
+Text is read with csv and not with pyarrow.csv, which leaves blank lines and those inside of quotes
+out of its count, and does not say where a quote was opened.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def open_table(path: Path) -> AbstractContextManager[Table]:
 
 @contextmanager
 def _text(path: Path) -> Iterator[Table]:
-    """Give the table in a text file."""
+    """Yield the table in a text file."""
     with _opened(path) as file, _wide_cells():
         odd: list[str] = []
         lines = _lines(file, path, odd)
@@ -77,7 +77,7 @@ _WANTED = "expected a header with the columns path and label, then a row for eac
 
 
 def _lines(file: TextIO, path: Path, odd: list[str]) -> Iterator[tuple[int, str]]:
-    """Give the lines of `file` and their numbers; what is wrong with one is put into `odd`."""
+    """Yield the lines of `file` and their numbers; what is wrong with one is put into `odd`."""
     number = 0
     try:
         while line := file.readline(_LONGEST_LINE):
@@ -117,7 +117,7 @@ def _too_long(path: Path, number: int) -> str:
 
 
 def _header(path: Path, number: int, line: str) -> tuple[str, list[str]]:
-    """Give the delimiter that parts the header into the most wanted columns, and its cells."""
+    """Return the delimiter that parts the header into the most wanted columns, and its cells."""
     found: list[tuple[str, list[str]]] = []
     for delimiter in ("\t", ",", ";") if path.suffix.lower() == ".tsv" else (",", ";", "\t"):
         try:
@@ -133,7 +133,7 @@ def _wanted_in(header: Sequence[str]) -> int:
 
 
 def _columns(path: Path, header: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Give the position of each wanted column, and the names of the others."""
+    """Return the position of each wanted column, and the names of the others."""
     columns: dict[str, int] = {}
     others: list[str] = []
     for i, written in enumerate(header):
@@ -163,7 +163,7 @@ def _cells(
     header: Sequence[str],
     columns: dict[str, int],
 ) -> Iterator[tuple[int, Sequence[str] | str]]:
-    """Give the number of each row that is not blank, and its wanted cells or what is wrong."""
+    """Yield the number of each row that is not blank, and its wanted cells or what is wrong."""
     reader = csv.reader(
         (line for _, line in lines), delimiter=delimiter, skipinitialspace=True, strict=True
     )
@@ -201,7 +201,7 @@ def _cells(
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[Table]:
-    """Give the table in a Parquet file."""
+    """Yield the table in a Parquet file."""
     import pyarrow
     from pyarrow import parquet
 

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def corrupt(
         flipped = _flipped(stream, len(true), _checked_rate(rate), sampling)
         step = 1 if kind == "pair" else 1 + stream.integers(len(true), num_classes - 1)
         noisy = np.where(flipped, (true + step) % num_classes, true)
-    return _like(labels, noisy)
+    return cast(Labels, _like(labels, noisy))
 
 
 def transition_matrix(kind: str, num_classes: int, rate: float) -> np.ndarray:

@@ -61,16 +61,18 @@ def rates(n: int, rate: float, seed: int) -> np.ndarray:
         return np.full(n, float(rate))
     low, high = ndtr(-reach / SPREAD), ndtr(reach / SPREAD)
     uniform = Stream(seed, "noise", "instance", "rate").uniform(n)
-    return np.clip(rate + SPREAD * ndtri(low + (high - low) * uniform), rate - reach, rate + reach)
+    drawn: np.ndarray = rate + SPREAD * ndtri(low + (high - low) * uniform)
+    return drawn.clip(rate - reach, rate + reach)
 
 
 def mistakes(features: np.ndarray, label: int, num_classes: int, seed: int) -> np.ndarray:
     """Return how likely images of class `label` are to be mistaken for each class, (N, C)."""
     stream = Stream(seed, "noise", "instance", "parts", label)
-    scores = features @ stream.normal(features.shape[1], num_classes)
+    scores: np.ndarray = features @ stream.normal(features.shape[1], num_classes)
     scores[:, label] = -np.inf
-    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return likely / likely.sum(axis=1, keepdims=True)
+    likely: np.ndarray = np.exp(scores - scores.max(axis=1, keepdims=True))
+    likely /= likely.sum(axis=1, keepdims=True)
+    return likely
 
 
 def _checked(features: np.ndarray, n: int) -> np.ndarray:
@@ -89,7 +91,7 @@ def _checked(features: np.ndarray, n: int) -> np.ndarray:
 
 
 def _spread(features: np.ndarray, mean: np.ndarray) -> float:
-    """Give the root of the mean square of the features around their mean."""
+    """Return the root of the mean square of the features around their mean."""
     squares = sum(
         float(np.square(features[start : start + _ROWS] - mean).sum())
         for start in range(0, len(features), _ROWS)

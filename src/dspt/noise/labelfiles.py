@@ -101,7 +101,7 @@ def load_npy(path: Path) -> np.ndarray:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Give the line number and the cells of every row of a .csv file that is not blank."""
+    """Yield the line number and the cells of every row of a .csv file that is not blank."""
     _check_file(path)
     try:
         # A spreadsheet's byte order mark is no part of the first column's name.
@@ -121,7 +121,7 @@ def _read_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
     return _careful_csv(path, num_classes, n) if labels is None else labels
 
 
-# pyarrow.csv takes longer, reads what we refuse (0x1f, 1e3), and names no line.
+# pyarrow.csv takes longer, and reads 0x1f, which is refused here.
 _ODD_LINE = {
     b"label": re.compile(rb"\n(?![0-9]{1,18}(?:\n|\Z))"),
     b"index,label": re.compile(rb"\n(?![0-9]{1,18},[0-9]{1,18}(?:\n|\Z))"),
@@ -149,7 +149,7 @@ def _plain_csv(path: Path, num_classes: int, n: int) -> np.ndarray | None:
 
 
 def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
-    """Give the labels of a .csv file, or name the first line with a mistake."""
+    """Return the labels of a .csv file, or name the first line with a mistake."""
     (_, header), *rows = list(csv_rows(path)) or [(0, ["nothing"])]
     if header not in (["index", "label"], ["label"]):
         found = ",".join(header)
@@ -172,7 +172,7 @@ def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
 
 
 def _load_npz(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
-    """Give the key that is meant and its array, with that of the right labels if there is one."""
+    """Return the key that is meant and its array, with that of the right labels if there is one."""
     _check_file(path)
     try:
         # Opened here, because numpy leaves a file open that turns out to be none of its own.
@@ -193,7 +193,7 @@ def _load_npz(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def _load_pt(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
-    """Give the key that is meant, and the arrays, tensors and lists that torch.save wrote."""
+    """Return the key that is meant, and the arrays, tensors and lists that torch.save wrote."""
     _check_file(path)
     import torch
     from torch import serialization
@@ -234,7 +234,7 @@ def _load_pt(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def _plain(value: Any) -> np.ndarray:
-    """Give an array; an empty one of objects for what cannot be labels."""
+    """Return an array; an empty one of objects for what cannot be labels."""
     try:
         # Lists within lists can be few bytes in a file and without end as an array.
         if not isinstance(value, list) or all(map(is_integer, value)):
@@ -245,7 +245,7 @@ def _plain(value: Any) -> np.ndarray:
 
 
 def _split_key(path: Path | str) -> tuple[Path, str]:
-    """Give a path and what stands after # in it, unless there is a file of the whole name."""
+    """Return a path and what stands after # in it, unless there is a file of the whole name."""
     whole, (before, _, key) = Path(path), str(path).rpartition("#")
     known = Path(before).suffix.lower() in (*_ONE_ARRAY, *_NAMED_ARRAYS)
     return (Path(before), key) if known and not whole.is_file() else (whole, "")
