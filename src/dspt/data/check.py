@@ -252,8 +252,7 @@ def _split_lines(split: SplitInspection) -> list[str]:
         out.append(f"    missing: {', '.join(split.first_missing)}{more}")
     if split.broken:
         faults = [Fault(os.path.basename(f.name), f.reason) for f in split.first_broken]
-        more = f", and {split.broken - NAMED} more" if split.broken > NAMED else ""
-        out.append(f"    broken: {summary(faults)}{more}")
+        out.append(f"    broken: {summary(faults, split.broken)}")
     return out
 
 
@@ -272,23 +271,16 @@ def _left_out(path: str, columns: int) -> str:
 
 def check_cifar(dataset: cifar.Cifar, root: Path | str) -> dict[str, Any]:
     """Return whether CIFAR can be read below `root`, its sizes, and what is wrong with it."""
+    told = {"ok": False, "name": dataset.name.upper(), "root": str(root), "problems": []}
     try:
         found = cifar.read(dataset, root)
     except InputError as error:
-        return {
-            "ok": False,
-            "name": dataset.name.upper(),
-            "root": str(root),
-            "problems": [str(error)],
-        }
-    return {
+        return told | {"problems": [str(error)]}
+    return told | {
         "ok": True,
-        "name": dataset.name.upper(),
-        "root": str(root),
         "classes": len(found.class_names),
         "train": len(found.train.labels),
         "test": len(found.test.labels),
-        "problems": [],
     }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dspt.data.arrays import open_npz
 from dspt.data.dataset import Dataset, Split
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import InputError
@@ -60,21 +61,10 @@ def read(path: Path) -> Dataset:
 
 
 def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
-    try:
-        # Opened here, because numpy leaves a file open that turns out to be none of its own.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (*_ARRAYS, "classnames") if name in file.files}
-        # What does not begin as an array does comes as bytes.
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError
-    except Exception as error:  # zip, zlib, numpy and the operating system all speak up here
-        reason = "not a readable .npz file"
-        if "Object arrays" in str(error):
-            reason = (
-                "an array in it is a pickle, which could run code and is never loaded; "
-                "save the class names with np.array(names, dtype=str)"
-            )
-        raise InputError(f"{path}: {reason} ({type(error).__name__})") from None
+    """Return the arrays of an .npz file, and its class names if there are any."""
+    hint = "; save the class names with np.array(names, dtype=str)"
+    with open_npz(path, hint) as (held, array):
+        arrays = {name: array(name) for name in (*_ARRAYS, "classnames") if name in held}
     names = arrays.pop("classnames", None)
     if names is None:
         return arrays, None
@@ -93,6 +83,7 @@ def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
+    """Return the arrays of a .safetensors file, and its class names if there are any."""
     from safetensors import safe_open
 
     try:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dspt.data.dataset import Dataset, Split, listed, make_dataset
 from dspt.data.paths import Rows
+from dspt.data.tabular import short
 from dspt.internal.checks import out_of_range
 from dspt.internal.errors import Fault, InputError, summary
 
@@ -161,9 +162,8 @@ def _load(where: str, source: str) -> Mapping[str, Any]:
     # No network, no such dataset, a gated one, damaged files: each has its own kind of error.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) <= 300 else f"{reason[:297]}..."
         raise InputError(
-            f"{source}: cannot be loaded ({reason}); see that the name is right, and that it is on "
+            f"{source}: cannot be loaded ({short(reason, 300)}); see that the name is right, and that it is on "
             "this machine or the network is there"
         ) from None
     return found if isinstance(found, dict) else {str(found.split or "train"): found}

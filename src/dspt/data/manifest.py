@@ -314,10 +314,9 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
     rows.faults += [fault(row) for row in (bad if rows.keep_all else bad[:NAMED])]
     rows.faults.sort(key=lambda fault: int(fault.name.rpartition(" ")[2]))
     if rows.faulty and not (rows.keep_all and len(good)):
-        named = rows.faults[:NAMED]
-        more = f", and {rows.faulty - len(named)} more" if rows.faulty > len(named) else ""
+        told = summary(rows.faults, rows.faulty)
         raise InputError(
-            f"{path}: {rows.faulty} of {rows.seen} rows cannot be used ({summary(named)}{more}); "
+            f"{path}: {rows.faulty} of {rows.seen} rows cannot be used ({told}); "
             f"correct them{'' if len(good) else ', as no row is left without them'}",
             "or set `skip_bad` to go on without them" if len(good) else "",
         )

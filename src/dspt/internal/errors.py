@@ -58,7 +58,15 @@ class Fault:
 NAMED = 5
 
 
-def summary(faults: Sequence[Fault]) -> str:
-    """Return the first faults in words: "a.jpg: no such file; b.jpg: not an image, and 3 more"."""
-    named = "; ".join(f"{fault.name}: {fault.reason}" for fault in faults[:NAMED])
-    return named + (f", and {len(faults) - NAMED} more" if len(faults) > NAMED else "")
+def summary(faults: Sequence[Fault], total: int | None = None) -> str:
+    """Return the first faults in words: "a.jpg: no such file; b.jpg: not an image, and 3 more".
+
+    Parameters
+    ----------
+    faults : the first of them, or all
+    total : how many there are, where these are not all
+    """
+    named = faults[:NAMED]
+    more = (len(faults) if total is None else total) - len(named)
+    words = "; ".join(f"{fault.name}: {fault.reason}" for fault in named)
+    return words + (f", and {more} more" if more > 0 else "")

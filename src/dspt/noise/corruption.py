@@ -18,11 +18,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from dspt.data.arrays import load_npy
 from dspt.internal.checks import as_array, checked_labels, is_integer, is_tensor
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.noise.instance import instance_noise
-from dspt.noise.labelfiles import csv_rows, extension, load_npy, read_labels
+from dspt.noise.labelfiles import csv_rows, read_labels, readable
 
 Labels = TypeVar("Labels")
 
@@ -302,7 +303,7 @@ def _like(labels: Any, values: np.ndarray) -> Any:
 
 
 def _read_matrix(path: Path) -> np.ndarray:
-    if extension(path, ".csv", ".npy") == ".npy":
+    if readable(path, ".csv", ".npy") == ".npy":
         return load_npy(path)
     rows = [_numbers(cells, f"line {line} of {path}") for line, cells in csv_rows(path)]
     if any(len(row) != len(rows[0]) for row in rows):

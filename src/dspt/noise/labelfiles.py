@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dspt.data.arrays import load_npy, open_npz
 from dspt.internal.checks import as_array, check_labels, checked_labels, is_integer, out_of_range
 from dspt.internal.errors import InputError
 from dspt.internal.files import replacing
@@ -31,7 +32,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 def write_labels(path: Path | str, labels: Any) -> None:
     """Put labels at `path`: .npy as int64, .csv with the header `index,label`."""
     path, values = Path(path), checked_labels(labels)
-    kind = extension(path, *_ONE_ARRAY)
+    kind = _extension(path, *_ONE_ARRAY)
     with replacing(path) as temporary:
         if kind == ".npy":
             # np.save would add its own extension to a name.
@@ -62,11 +63,12 @@ def read_labels(
         must agree, else its labels are of other samples.
     """
     path, key = _split_key(path)
-    kind = extension(path, *_ONE_ARRAY, *_NAMED_ARRAYS)
+    kind = readable(path, *_ONE_ARRAY, *_NAMED_ARRAYS)
     if key and kind in _ONE_ARRAY:
         raise InputError(f"{path}: a {kind} file holds labels without names; leave out #{key}")
     if kind == ".csv":
-        return _read_csv(path, num_classes, n)
+        labels = _plain_csv(path, num_classes, n)
+        return _careful_csv(path, num_classes, n) if labels is None else labels
     if kind == ".npy":
         return _checked_array(load_npy(path), num_classes, n, f"{path}")
     key, arrays = _load_npz(path, key) if kind == ".npz" else _load_pt(path, key)
@@ -75,34 +77,30 @@ def read_labels(
             f"{path}: {_COARSE} tells {_COARSE_CLASSES} groups of classes apart, and the data has "
             f"{num_classes} classes; use #noisy_label"
         )
-    labels = _checked_array(arrays[key], num_classes, n, f"{path}#{key}")
+    checked = _checked_array(arrays[key], num_classes, n, f"{path}#{key}")
     if true is not None and CLEAN in arrays:
         _check_order(path, arrays[CLEAN], true)
-    return labels
+    return checked
 
 
-def extension(path: Path, *known: str) -> str:
-    """Return the extension of `path` in small letters, once it is a known one."""
+def readable(path: Path, *kinds: str) -> str:
+    """Return the extension of a file that is there, in small letters, once it is one of `kinds`."""
+    kind = _extension(path, *kinds)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return kind
+
+
+def _extension(path: Path, *kinds: str) -> str:
+    """Return the extension of `path` in small letters, once it is one of `kinds`."""
     found = path.suffix.lower()
-    if found not in known:
-        kinds = f"{', '.join(known[:-1])} or {known[-1]}"
-        raise InputError(f"{path}: expected a {kinds} file")
+    if found not in kinds:
+        raise InputError(f"{path}: expected a {', '.join(kinds[:-1])} or {kinds[-1]} file")
     return found
-
-
-def load_npy(path: Path) -> np.ndarray:
-    """Return the array in a .npy file."""
-    _check_file(path)
-    try:
-        with open(path, "rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except Exception as error:  # numpy answers damaged headers with errors of many kinds
-        raise InputError(f"{path}: not a readable .npy file ({error})") from None
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of every row of a .csv file that is not blank."""
-    _check_file(path)
     try:
         # A spreadsheet's byte order mark is no part of the first column's name.
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -114,13 +112,6 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}: not a readable .csv file ({error})") from None
 
 
-def _read_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
-    """Return the labels of a .csv file: at once if nothing is odd about it, else row by row."""
-    _check_file(path)
-    labels = _plain_csv(path, num_classes, n)
-    return _careful_csv(path, num_classes, n) if labels is None else labels
-
-
 # pyarrow.csv takes longer, and reads 0x1f, which is refused here.
 _ODD_LINE = {
     b"label": re.compile(rb"\n(?![0-9]{1,18}(?:\n|\Z))"),
@@ -129,7 +120,10 @@ _ODD_LINE = {
 
 
 def _plain_csv(path: Path, num_classes: int, n: int) -> np.ndarray | None:
-    """Return the labels of a .csv file of digits, commas and line ends; None if anything is odd."""
+    """Return the labels of a .csv file of digits, commas and line ends; None if anything is odd.
+
+    Millions of them are read at once, where `_careful_csv` goes row by row.
+    """
     try:
         text = path.read_bytes()
     except OSError:
@@ -173,28 +167,13 @@ def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
 
 def _load_npz(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
     """Return the key that is meant and its array, with that of the right labels if there is one."""
-    _check_file(path)
-    try:
-        # Opened here, because numpy leaves a file open that turns out to be none of its own.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            key = _known_key(path, key, file.files)
-            arrays = {name: file[name] for name in file.files if name in (key, CLEAN)}
-        # What does not begin as an array does comes as bytes.
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError
-        return key, arrays
-    except InputError:
-        raise
-    except Exception as error:  # zip, zlib, numpy and the operating system all speak up here
-        reason = "not a readable .npz file"
-        if "Object arrays" in str(error):
-            reason = "an array in it is a pickle, which could run code and is never loaded"
-        raise InputError(f"{path}: {reason} ({type(error).__name__})") from None
+    with open_npz(path) as (held, array):
+        key = _known_key(path, key, held)
+        return key, {name: array(name) for name in held if name in (key, CLEAN)}
 
 
 def _load_pt(path: Path, key: str) -> tuple[str, dict[str, np.ndarray]]:
     """Return the key that is meant, and the arrays, tensors and lists that torch.save wrote."""
-    _check_file(path)
     import torch
     from torch import serialization
 
@@ -284,8 +263,3 @@ def _check_order(path: Path, clean: np.ndarray, true: np.ndarray) -> None:
             f"{path}: {CLEAN} differs from the data's own labels in {wrong} of {len(true)} rows; "
             "the images are not in the order the file was made for"
         )
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
