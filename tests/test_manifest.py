@@ -301,7 +301,7 @@ class TestFaults:
             "(line 3: 2 cells instead of 3; line 4: the path is empty; "
             "line 5: the label is empty; line 6: 4 cells instead of 3; "
             "line 7: the same path as in line 2, which belongs to another split, and 1 more); "
-            "correct them; or set `skip_bad` to go on without them"
+            "correct them; set `skip_bad` to go on without them"
         )
 
     def test_they_are_left_out_and_listed_if_asked_and_labels_stay_with_their_images(

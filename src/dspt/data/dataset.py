@@ -10,7 +10,7 @@ import numpy as np
 
 from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
-from dspt.internal.errors import Fault, InputError
+from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.names import GENERIC_TEMPLATE
 from dspt.internal.seeds import Stream
 
@@ -172,6 +172,26 @@ def make_dataset(
     if unlabelled := [names[c] for c in np.flatnonzero(~labelled)]:
         notes.append(f"No train image of {where} is labelled {listed(unlabelled)}.")
     return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped))
+
+
+def unusable(
+    what: str, faults: Sequence[Fault], remedy: str, total: int | None = None
+) -> InputError:
+    """Return the error for bad entries of a source, which `skip_bad` would leave out.
+
+    Parameters
+    ----------
+    what
+        Where and how many they are: "pets: 3 of 20 rows".
+    remedy
+        What else can be done about them.
+    total
+        How many there are, where `faults` are not all.
+    """
+    return InputError(
+        f"{what} cannot be used ({summary(faults, total)}); {remedy}",
+        "set `skip_bad` to go on without them",
+    )
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

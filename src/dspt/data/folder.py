@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dspt.data.dataset import Dataset, Split, listed, make_dataset
+from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
 from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
-from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError
 
 IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),
@@ -43,11 +43,8 @@ def read(
         test_names, test = _classes(test_root, "test", untested, ignored)
         faults += [fault for fault in untested if fault.reason != _EMPTY]
     if faults and not skip_bad:
-        raise InputError(
-            f"{root}: {len(faults)} folders cannot be used ({summary(faults)}); put images there "
-            "or remove the folders",
-            "or set `skip_bad` to go on without them",
-        )
+        remedy = "put images there or remove the folders"
+        raise unusable(f"{root}: {len(faults)} folders", faults, remedy)
     if len(names) < 2:
         raise InputError(
             f"{train_root}: found {len(names)} class folders; give a folder that has one folder of "

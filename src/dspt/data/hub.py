@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, listed, make_dataset
+from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
 from dspt.data.paths import Rows
 from dspt.data.tabular import short
 from dspt.internal.checks import out_of_range
-from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError
 
 _QUERY = ("image", "label", "true_label", "train", "test")
 _SAY = "say which with hf:…?image=COLUMN&label=COLUMN&true_label=COLUMN&train=SPLIT&test=SPLIT"
@@ -100,10 +100,7 @@ def read(
             Split(_images(data, image, source), labels, right), split, called[split], faults, source
         )
     if faults and not skip_bad:
-        raise InputError(
-            f"{source}: {len(faults)} rows cannot be used ({summary(faults)}); label them",
-            "or set `skip_bad` to go on without them",
-        )
+        raise unusable(f"{source}: {len(faults)} rows", faults, "label them")
     name = where.partition(":")[0]
     if _is_folder(where):
         name = Path(os.path.expanduser(where)).resolve().name

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, listed, make_dataset
+from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
 from dspt.data.paths import Paths
 from dspt.data.tabular import NULL, Table, open_table, quoted
 from dspt.data.tabular import SUFFIXES as SUFFIXES
@@ -314,11 +314,12 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
     rows.faults += [fault(row) for row in (bad if rows.keep_all else bad[:NAMED])]
     rows.faults.sort(key=lambda fault: int(fault.name.rpartition(" ")[2]))
     if rows.faulty and not (rows.keep_all and len(good)):
-        told = summary(rows.faults, rows.faulty)
+        what = f"{path}: {rows.faulty} of {rows.seen} rows"
+        if len(good):
+            raise unusable(what, rows.faults, "correct them", rows.faulty)
         raise InputError(
-            f"{path}: {rows.faulty} of {rows.seen} rows cannot be used ({told}); "
-            f"correct them{'' if len(good) else ', as no row is left without them'}",
-            "or set `skip_bad` to go on without them" if len(good) else "",
+            f"{what} cannot be used ({summary(rows.faults, rows.faulty)}); correct them, as no row "
+            "is left without them"
         )
     return good
 

@@ -104,7 +104,7 @@ def _videos(folder: Path) -> dict[str, str]:
         raise InputError(
             f"{UCF101.name}: its videos belong in {folder}, which is not there; unpack them there "
             f"(the official homepage is {UCF101.homepage})",
-            "or set `videos` to the folder in which they are",
+            "set `videos` to the folder in which they are",
         )
     found: dict[str, tuple[int, str]] = {}
     for place, folders, files in os.walk(folder):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split
+from dspt.data.dataset import Dataset, Split, unusable
 from dspt.data.paths import Paths
 from dspt.internal.checks import check_names
-from dspt.internal.errors import Fault, InputError, summary
+from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import GENERIC_TEMPLATE, lookup, plain
 
 SPLITS = ("train", "val", "test")
@@ -67,6 +67,12 @@ class NamedDataset:
     def split_source(self) -> str:
         """Where the split files come from."""
         return self.homepage if len(self.split_files) > 1 else _COOP
+
+    def bad_split(self, where: Path, what: str) -> InputError:
+        """Return the error for a split file in which something is wrong."""
+        return InputError(
+            f"{where}: {what}; put the original in its place, from {self.split_source}"
+        )
 
     @property
     def image_source(self) -> str:
@@ -256,10 +262,11 @@ def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = Fal
         items = Paths(os.path.join(base, file) for file in files)
         splits[split] = Split(items, listing.labels[split])
     if faults and not skip_bad:
-        raise InputError(
-            f"{dataset.name}: {len(faults)} of {dataset.train + dataset.test} train and test images "
-            f"cannot be used ({summary(faults)}); put them there ({dataset.image_source})",
-            "or set `skip_bad` to go on without them",
+        total = dataset.train + dataset.test
+        raise unusable(
+            f"{dataset.name}: {len(faults)} of {total} train and test images",
+            faults,
+            f"put them there ({dataset.image_source})",
         )
     return Dataset(
         dataset.name,
@@ -396,38 +403,32 @@ _Rows = dict[str, list[tuple[str, int]]]
 
 def _from_json(dataset: NamedDataset, file: Path) -> Listing:
     """Read {"train" | "val" | "test": [[path, label, class name], ...]}."""
-    again = f"put the original in its place, from {dataset.split_source}"
     try:
         value = json.loads(_text(file))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not valid JSON ({error}); {again}") from None
+        raise dataset.bad_split(file, f"not valid JSON ({error})") from None
     names: dict[int, str] = {}
     found: _Rows = {}
     for split in SPLITS:
         rows = value.get(split) if isinstance(value, dict) else None
         if not isinstance(rows, list):
-            raise InputError(f"{file}: there is no list {split!r} of images in it; {again}")
+            raise dataset.bad_split(file, f"there is no list {split!r} of images in it")
         found[split] = []
         for i, row in enumerate(rows):
             if not _is_row(row):
-                raise InputError(
-                    f"{file}: {split} row {i} is {reprlib.repr(row)}, which is not [path, label, "
-                    f"class name]; {again}"
-                )
+                what = f"{split} row {i} is {reprlib.repr(row)}"
+                raise dataset.bad_split(file, f"{what}, which is not [path, label, class name]")
             path, label, name = row
             if names.setdefault(label, name) != name:
-                raise InputError(
-                    f"{file}: label {label} is called both {names[label]!r} and {name!r} (in "
-                    f"{split} row {i}); {again}"
-                )
+                both = f"both {names[label]!r} and {name!r} (in {split} row {i})"
+                raise dataset.bad_split(file, f"label {label} is called {both}")
             found[split].append((path, label))
     gap = next(label for label in count() if label not in names)
     if gap < len(names):
-        raise InputError(
-            f"{file}: no image has label {gap}, though labels go up to {max(names)}; {again}"
-        )
+        what = f"no image has label {gap}, though labels go up to {max(names)}"
+        raise dataset.bad_split(file, what)
     return _listing(dataset, file, [names[label] for label in range(gap)], found)
 
 
@@ -454,11 +455,9 @@ def _from_lists(dataset: NamedDataset, files: list[Path]) -> Listing:
         for number, line in _lines(file):
             image, _, name = line.partition(" ")
             if name.strip() not in labels:
-                raise InputError(
-                    f"{file}: line {number} is {reprlib.repr(line)}, which is not an image and a "
-                    f"class of {files[0].name}; put the original in its place, from "
-                    f"{dataset.split_source}"
-                )
+                what = f"line {number} is {reprlib.repr(line)}"
+                wanted = f"an image and a class of {files[0].name}"
+                raise dataset.bad_split(file, f"{what}, which is not {wanted}")
             found[split].append((f"{image}.jpg", labels[name.strip()]))
     return _listing(dataset, files[0].parent, names, found)
 
@@ -496,17 +495,13 @@ def _listing(dataset: NamedDataset, where: Path, names: list[str], found: _Rows)
     for split, rows in found.items():
         for path, _ in rows:
             if _ASTRAY.search(path):
-                raise InputError(
-                    f"{where}: {split} image {path!r} is not a path below "
-                    f"{dataset.folder}/{dataset.images}; put the original split in its place, from "
-                    f"{dataset.split_source}"
+                below = f"{dataset.folder}/{dataset.images}"
+                raise dataset.bad_split(
+                    where, f"{split} image {path!r} is not a path below {below}"
                 )
             if path in seen:
                 twice = split if seen[path] == split else f"{seen[path]} and {split}"
-                raise InputError(
-                    f"{where}: image {path!r} is listed twice, in {twice}; put the original split "
-                    f"in its place, from {dataset.split_source}"
-                )
+                raise dataset.bad_split(where, f"image {path!r} is listed twice, in {twice}")
             seen[path] = split
     return Listing(
         tuple(names),
