@@ -375,7 +375,7 @@ class TestOddImages:
             for item in (str(tmp_path / "a.jpg"), Image.open(tmp_path / "a.jpg")):
                 with Decoder(look, 1) as decoder:
                     (view,) = decoder.views([item], [0])
-                np.testing.assert_array_equal(view.pixels, look(expected, view.digest))
+                np.testing.assert_array_equal(view.pixels, look(Image.fromarray(expected), view.digest))
 
     @pytest.mark.parametrize(
         ("at", "junk"),
@@ -398,7 +398,7 @@ class TestOddImages:
     def test_a_single_pixel_fills_the_view(self, tmp_path):
         found = self.opened(tmp_path, "a.png", encoded(Image.new("RGB", (1, 1), COLOURS[0]), "PNG"))
         assert found.tolist() == [[list(COLOURS[0])]]
-        view = Preprocessing(16, 16).test_view(tmp_path / "a.png")
+        view = Preprocessing(16, 16).test_view(open_image(tmp_path / "a.png"))
         np.testing.assert_array_equal(view, np.broadcast_to(COLOURS[0], (16, 16, 3)))
 
     @pytest.mark.parametrize("height", [1, 40])
@@ -408,7 +408,7 @@ class TestOddImages:
         pixels[:, 10_000 - half : 10_000 + half] = COLOURS[1]
         data = encoded(Image.fromarray(pixels), "PNG")
         np.testing.assert_array_equal(self.opened(tmp_path, "a.png", data), pixels)
-        view = Preprocessing(8, 8).test_view(tmp_path / "a.png")
+        view = Preprocessing(8, 8).test_view(open_image(tmp_path / "a.png"))
         np.testing.assert_array_equal(view[:, 2:-2], np.broadcast_to(COLOURS[1], (8, 4, 3)))
 
     @pytest.mark.parametrize(

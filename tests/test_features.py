@@ -20,6 +20,7 @@ from PIL import Image
 
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.data.images import open_image
 from dspt.features import BadImages, contents, embed, encode
 from dspt.features import encoder as features
 from dspt.features import packs as store
@@ -75,7 +76,9 @@ class TestFeatures:
     def test_are_the_towers_of_the_centre_view(self, paths, checkpoint, tmp_path):
         found = encode(paths, checkpoint, cache=tmp_path / "cache", batch_size=7)
         cut = Preprocessing.read(checkpoint.folder)
-        expected = ImageTower(checkpoint)(np.stack([cut.test_view(path) for path in paths]))
+        expected = ImageTower(checkpoint)(
+            np.stack([cut.test_view(open_image(path)) for path in paths])
+        )
         assert found.shape == (20, 16)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
@@ -93,7 +96,9 @@ class TestFeatures:
         found = encode(paths, checkpoint, views=3, seed=5, cache=tmp_path / "1", batch_size=4)
         assert found.shape == (20, 3, 16)
         digest = contents.read(paths[6], 6)[0].hex()
-        views = [cut.train_view(paths[6], Stream(5, "view", digest, v)) for v in range(3)]
+        views = [
+            cut.train_view(open_image(paths[6]), Stream(5, "view", digest, v)) for v in range(3)
+        ]
         np.testing.assert_allclose(found[6], tower(np.stack(views)), atol=ROUNDING)
 
         turned = [shutil.copy(path, tmp_path) for path in reversed(paths)]

@@ -48,7 +48,7 @@ class TestTestView:
                 image = picture(rng, width, height, mode)
                 expected = theirs(image)["pixel_values"][0]
                 cut = Preprocessing(side, side)
-                found = normalised(cut, cut.test_view(image))
+                found = normalised(cut, cut.test_view(open_image(image)))
                 assert found.dtype == np.float32
                 np.testing.assert_array_equal(found, expected)
 
@@ -60,7 +60,7 @@ class TestTestView:
         side = {"height": 64, "width": 64}
         theirs = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=side)
         cut = Preprocessing(64, 64)
-        found = normalised(cut, cut.test_view(tmp_path / "large.jpg"))
+        found = normalised(cut, cut.test_view(open_image(tmp_path / "large.jpg")))
         expected = theirs(Image.open(tmp_path / "large.jpg"))["pixel_values"][0]
         np.testing.assert_array_equal(found, expected)
 
@@ -71,13 +71,13 @@ class TestTestView:
         for size, resize in (({"height": 32, "width": 40}, (32, 40)), ({"shortest_edge": 20}, 20)):
             theirs = CLIPImageProcessorPil(size=size, crop_size={"height": 32, "width": 32})
             cut = Preprocessing(resize, 32)
-            found = normalised(cut, cut.test_view(image))
+            found = normalised(cut, cut.test_view(open_image(image)))
             np.testing.assert_array_equal(found, theirs(image)["pixel_values"][0])
 
     def test_a_long_strip_does_not_exhaust_the_memory(self):
         strip = np.zeros((1, 1_000_000), np.uint8)
         strip[0, 500_000 - 16 : 500_000 + 16] = 255
-        view = Preprocessing(224, 224).test_view(strip)
+        view = Preprocessing(224, 224).test_view(open_image(strip))
         assert view.shape == (224, 224, 3)
         assert (view == 255).all()
 
@@ -91,7 +91,7 @@ class TestTrainView:
         y = np.broadcast_to(np.linspace(0, 255, height)[:, None], (height, width))
         image = np.stack([x, y, 0 * x], 2).round().astype(np.uint8)
         cut = Preprocessing(self.side, self.side)
-        views = [cut.train_view(image, Stream(1, "crop", i)) for i in range(count)]
+        views = [cut.train_view(open_image(image), Stream(1, "crop", i)) for i in range(count)]
         share, middle = np.array(views) / 255, self.side // 2
         across, down = share[:, middle, :, 0] * width, share[:, :, middle, 1] * height
         return np.stack([across[:, 0], across[:, -1], down[:, 0], down[:, -1]], 1)
@@ -143,15 +143,17 @@ class TestTrainView:
     def test_is_a_function_of_the_stream_alone(self):
         image = picture(np.random.default_rng(0), 50, 40)
         cut = Preprocessing(32, 32)
-        one, again, other = (cut.train_view(image, Stream(1, "v", v)) for v in (0, 0, 1))
+        one, again, other = (
+            cut.train_view(open_image(image), Stream(1, "v", v)) for v in (0, 0, 1)
+        )
         np.testing.assert_array_equal(one, again)
         assert not np.array_equal(one, other)
 
     def test_a_single_pixel_has_views(self):
         dot = np.full((1, 1, 3), 9, np.uint8)
         cut = Preprocessing(32, 32)
-        expected = np.broadcast_to(cut.test_view(dot)[:1, :1], (32, 32, 3))
-        np.testing.assert_array_equal(cut.train_view(dot, Stream(1)), expected)
+        expected = np.broadcast_to(cut.test_view(open_image(dot))[:1, :1], (32, 32, 3))
+        np.testing.assert_array_equal(cut.train_view(open_image(dot), Stream(1)), expected)
 
 
 class TestOpenImage:

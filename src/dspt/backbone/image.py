@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from dspt.data.images import open_image
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 
@@ -91,9 +90,9 @@ class Preprocessing:
             )
         return found
 
-    def test_view(self, image: Any) -> np.ndarray:
-        """Return the centre of `image` as uint8 [S, S, 3]: shorter side to S, then S x S cut."""
-        picture = _cut_strip(open_image(image))
+    def test_view(self, image: Image.Image) -> np.ndarray:
+        """Return the centre of an opened image as uint8 [S, S, 3]: shorter side to S, then S x S cut."""
+        picture = _cut_strip(image)
         width, height = picture.size
         if isinstance(self.resize, tuple):
             high, wide = self.resize
@@ -104,12 +103,11 @@ class Preprocessing:
         left, top = (wide - self.crop) // 2, (high - self.crop) // 2
         return np.array(picture.crop((left, top, left + self.crop, top + self.crop)))
 
-    def train_view(self, image: Any, stream: Stream) -> np.ndarray:
-        """Return a random part of `image`, perhaps mirrored, as uint8 [S, S, 3]."""
-        picture = open_image(image)
+    def train_view(self, image: Image.Image, stream: Stream) -> np.ndarray:
+        """Return a random part of an opened image, perhaps mirrored, as uint8 [S, S, 3]."""
         numbers = stream.uniform(2 * TRIES + 3)
-        box = _random_box(*picture.size, numbers[:-1])
-        picture = picture.crop(box).resize((self.crop, self.crop), self.resample)
+        box = _random_box(*image.size, numbers[:-1])
+        picture = image.crop(box).resize((self.crop, self.crop), self.resample)
         if numbers[-1] < 0.5:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.array(picture)

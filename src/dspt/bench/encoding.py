@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.data.images import open_image
 from dspt.features import embed
 from dspt.features.decoding import Decoder, Look
 from dspt.internal.progress import Reporter
@@ -45,7 +46,7 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
         files = photographs(Path(folder), images)
         started = time.perf_counter()
         for file in files:
-            tower.preprocessing.test_view(file)
+            tower.preprocessing.test_view(open_image(file))
         decode = (time.perf_counter() - started) / images
         embed(files[:size], tower, decoder=decoder)  # workers start, memory is taken
         update(1, "")
