@@ -167,7 +167,7 @@ class TestOnce:
     def test_a_second_call_does_not_even_read_the_images(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(contents, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1e9)
         first = encode(paths, checkpoint, cache=tmp_path / "cache")
         monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
@@ -220,7 +220,7 @@ class TestOnce:
     def test_a_changed_image_changes_its_row_and_is_the_only_one_encoded(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch
     ):
-        monkeypatch.setattr(contents, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1e9)
         before = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         encoded.clear()
         status = os.stat(paths[4])
@@ -364,7 +364,7 @@ class TestDamage:
     def test_a_damaged_memory_of_digests_is_ignored(
         self, paths, checkpoint, tmp_path, encoded, monkeypatch, content
     ):
-        monkeypatch.setattr(contents, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1e9)
         first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         memory = tmp_path / "cache" / "digests.npy"
         if content is None:
@@ -379,7 +379,7 @@ class TestDamage:
     def test_the_memory_of_digests_keeps_to_its_size(
         self, paths, checkpoint, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(contents, "SETTLED", -1)
+        monkeypatch.setattr(contents, "SETTLED", -1e9)
         monkeypatch.setattr(contents, "MOST_REMEMBERED", 12)
         for part in (paths[:10], paths[10:]):
             encode(part, checkpoint, cache=tmp_path / "cache")

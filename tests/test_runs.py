@@ -172,7 +172,7 @@ INTERRUPTED = Path(__file__).with_name("interrupted.py")
 def command(clip, data, out, *more):
     return [
         *("train", data, "--model", clip, "--method", "coop", "--noise", "sym:0.4"),
-        *("--epochs", "40", "--out", str(out), "--json", *more),
+        *("--epochs", "12", "--out", str(out), "--json", *more),
     ]
 
 
@@ -197,8 +197,8 @@ def test_kill_9_at_any_step_loses_nothing(clip, data, tmp_path):
     assert done.returncode == 0, done.stderr
     done = python(INTERRUPTED, "kill", out, *command(clip, data, out, "-q"))
     assert done.returncode == 0, done.stderr
-    # all that comes before the first epoch, its record and its state; and then at each of them again
-    assert int(done.stdout.splitlines()[-1]) > 20
+    # before each file of the run was written, and before the record and the state of several epochs
+    assert int(done.stdout.splitlines()[-1]) > 10
     for name in ("context.safetensors", "metrics.jsonl", "labels.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (out, whole))
@@ -219,5 +219,5 @@ def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path, file):
     assert epochs == len((out / "metrics.jsonl").read_text().splitlines()) >= 3
     assert not (out / "result.json").exists()
     done = python("-m", "dspt", *command(clip, data, out))
-    assert f"going on after epoch {epochs} of 40" in done.stderr
-    assert json.loads(done.stdout)["epochs"] == 40
+    assert f"going on after epoch {epochs} of 12" in done.stderr
+    assert json.loads(done.stdout)["epochs"] == 12
