@@ -1,8 +1,12 @@
 """The paper's experiments: what they are made of, how they are run, what becomes of a broken run."""
 
+import hashlib
 import itertools
 import json
+import pickle
+import sys
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +14,10 @@ from checkpoints import tiny_clip
 from problems import QUIET, feature_file
 from typer.testing import CliRunner
 
-from dspt.cli import app
-from dspt.engine import forecast as estimate
-from dspt.engine import local as reproduce
-from dspt.experiments import catalogue, collect, paper
+from dspt import runs
+from dspt.cli import app, main
+from dspt.engine import forecast, local
+from dspt.experiments import catalogue, collect, jobs, paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, Setting
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
@@ -50,17 +54,17 @@ class TestCatalogue:
         main = catalogue.get("main")
         runs = list(main.runs())
         assert len(runs) == 9 * 6 * 8 * 3
-        assert len({(r.setting, r.entry, r.seed) for r in runs}) == len(runs)
+        assert len({(r.setting, r.variant, r.seed) for r in runs}) == len(runs)
 
     def test_every_method_there_is_known_and_one_table_has_them_all(self):
-        methods = {entry.method for one in EXPERIMENTS.values() for entry in one.entries}
+        methods = {variant.method for one in EXPERIMENTS.values() for variant in one.variants}
         assert methods <= set(METHODS)
-        shown = {entry.method for entry in catalogue.get("methods").entries}
+        shown = {variant.method for variant in catalogue.get("methods").variants}
         assert shown == set(METHODS) - {"zero-shot"}  # which stands above them anyway
 
     @pytest.mark.parametrize("name", [n for n, e in EXPERIMENTS.items() if e.kind == "table"])
     def test_mae_stands_beside_dspt_in_every_table(self, name):
-        labels = [entry.label for entry in catalogue.get(name).entries]
+        labels = [variant.label for variant in catalogue.get(name).variants]
         assert "DSPT" not in labels or "MAE" in labels
 
     def test_every_figure_of_the_paper_has_its_cell(self):
@@ -69,9 +73,9 @@ class TestCatalogue:
         for name, count in expected.items():
             experiment = catalogue.get(name)
             found = [
-                paper.accuracy(name, setting, entry.label)
+                paper.accuracy(name, setting, variant.label)
                 for setting in experiment.settings
-                for entry in experiment.entries
+                for variant in experiment.variants
             ]
             assert sum(value is not None for value in found) == count, name
 
@@ -94,7 +98,7 @@ class TestCatalogue:
         found = catalogue.narrowed(
             catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4"
         )
-        assert [(r.setting.dataset, r.entry.method, r.seed) for r in found.runs()] == [
+        assert [(r.setting.dataset, r.variant.method, r.seed) for r in found.runs()] == [
             ("OxfordPets", "mae", 2),
             ("OxfordPets", "dspt", 2),
         ]
@@ -116,28 +120,83 @@ class TestCatalogue:
         with pytest.raises(InputError, match=r"'maim': not known \(did you mean main\?\)"):
             catalogue.get("maim")
 
-    def test_only_takes_one_of_several_entries_of_a_method_by_its_label(self):
+    def test_only_takes_one_of_several_variants_of_a_method_by_its_label(self):
         tau = catalogue.get("logitclip-tau")
-        several = [entry.label for entry in tau.entries if entry.method == "logitclip"]
+        several = [variant.label for variant in tau.variants if variant.method == "logitclip"]
         assert len(several) > 2
         one = catalogue.narrowed(tau, f"method={several[1]}")
-        assert [entry.label for entry in one.entries] == [several[1]]
-        assert len(catalogue.narrowed(tau, "method=logitclip").entries) == len(several)
+        assert [variant.label for variant in one.variants] == [several[1]]
+        assert len(catalogue.narrowed(tau, "method=logitclip").variants) == len(several)
+
+    def test_embedded_data_need_the_embedded_model_and_others_the_papers(self):
+        extreme = catalogue.get("extreme")
+        assert catalogue.usual_model(extreme) == "openai/clip-vit-base-patch16"
+        assert catalogue.usual_model(catalogue.on_data(extreme, ["embedded"])) == "embedded"
+        assert catalogue.usual_model(catalogue.get("cifar10")) is None  # no CLIP in it
+        with pytest.raises(InputError, match="need different models; set `model`, or do one"):
+            catalogue.usual_model(catalogue.on_data(extreme, ["embedded", "photos"]))
+
+    @pytest.mark.parametrize(
+        ("noise", "heading", "short", "phrase"),
+        [
+            ("sym:0.4", ("symmetric", "40 %"), "sym 40 %", "40 % symmetric"),
+            ("pair:0.125", ("pair-flip", "12.5 %"), "pair 12.5 %", "12.5 % pair-flip"),
+            ("inst:0.3", ("instance", "30 %"), "instance 30 %", "30 % instance"),
+            ("none", ("", "clean"), "clean", "no wrong labels"),
+            ("file:given.csv", ("", "file:given.csv"), "file:given.csv", "file:given.csv"),
+        ],
+    )
+    def test_a_noise_has_words(self, noise, heading, short, phrase):
+        assert words.heading(noise) == heading
+        assert words.short(noise) == short
+        assert words.phrase(noise) == phrase
+
+
+class TestJobs:
+    def every(self):
+        for experiment in EXPERIMENTS.values():
+            model = catalogue.usual_model(experiment)
+            yield from jobs.jobs(catalogue.with_config(experiment, model=model), Path("runs"))
+
+    def test_every_job_of_every_experiment_can_be_pickled(self):
+        for job in self.every():
+            assert pickle.loads(pickle.dumps(job)) == job
+
+    def test_folders_are_named_as_they_always_were(self):
+        found = [str(job.folder) for job in self.every()]
+        # Written down from version 0.1.0: with another name, what was run would be run again.
+        assert {
+            "runs/Caltech101/coop-sym-0.4-seed1-6f775b9f",
+            "runs/DTD/logitclip-tau-0.1-sym-0.4-seed1-fda3ab65",
+            "runs/CIFAR10/coop-sym-0.2-seed1-75bfa8d4",
+            "runs/Caltech101/coop-sym-0.6-seed1-2a936fbb",
+        } <= set(found)
+        everything = hashlib.sha256("\n".join(found).encode()).hexdigest()
+        assert everything == "557755672d6015822318d60d3f7d59c42bd73e50e717753edca0821cb65340c8"
+
+    def test_settings_that_are_not_the_defaults_are_in_the_name(self):
+        main = catalogue.on_data(catalogue.get("main"), ["nowhere/photos.npz"])
+        settings = {"model": "embedded", "epochs": 3, "shots": 4, "learner": "prototypes"}
+        asked = catalogue.with_config(catalogue.with_seeds(main, [7]), **settings)
+        first, second, *_ = jobs.jobs(asked, Path("runs"))
+        assert str(first.folder) == "runs/photos/coop-sym-0.4-seed7-10c91f91"
+        assert str(second.folder) == "runs/photos/smoothing-sym-0.4-seed7-47a89759"
+        assert first.title == "nowhere/photos.npz sym:0.4 CoOp seed 7"
 
 
 class TestReproduce:
     def test_runs_are_done_once(self, data, tmp_path):
-        jobs = reproduce.jobs(small("similar", data), tmp_path / "runs")
-        first = list(reproduce.do(jobs, None, QUIET))
-        times = [(job.folder / "result.json").stat().st_mtime_ns for job in jobs]
-        again = list(reproduce.do(jobs, None, QUIET))
-        assert len(jobs) == 2 * 8
+        todo = jobs.jobs(small("similar", data), tmp_path / "runs")
+        first = list(local.do(todo, None, QUIET))
+        times = [(job.folder / "result.json").stat().st_mtime_ns for job in todo]
+        again = list(local.do(todo, None, QUIET))
+        assert len(todo) == 2 * 8
         assert [o.result for o in first] == [o.result for o in again]
-        assert times == [(job.folder / "result.json").stat().st_mtime_ns for job in jobs]
+        assert times == [(job.folder / "result.json").stat().st_mtime_ns for job in todo]
 
     def test_experiments_share_their_runs(self, data, tmp_path):
         folders = {
-            name: {job.folder for job in reproduce.jobs(small(name, data), tmp_path / "runs")}
+            name: {job.folder for job in jobs.jobs(small(name, data), tmp_path / "runs")}
             for name in ("main", "similar", "extreme", "early-accuracy")
         }
         assert (
@@ -148,7 +207,7 @@ class TestReproduce:
 
     def test_other_settings_have_other_folders(self, data, tmp_path):
         one, other, same = (
-            reproduce.jobs(small("early-accuracy", data, **settings), tmp_path)
+            jobs.jobs(small("early-accuracy", data, **settings), tmp_path)
             for settings in ({"shots": 4}, {"shots": 5}, {"shots": 4, "workers": 7})
         )
         assert not {job.folder for job in one} & {job.folder for job in other}
@@ -156,19 +215,19 @@ class TestReproduce:
 
     def test_a_setting_that_is_added_one_day_changes_no_folder(self, data, tmp_path, monkeypatch):
         def folders():
-            return [job.folder for job in reproduce.jobs(small("extreme", data), tmp_path)]
+            return [job.folder for job in jobs.jobs(small("extreme", data), tmp_path)]
 
-        before, known = folders(), reproduce.asdict
-        monkeypatch.setattr(reproduce, "asdict", lambda config: known(config) | {"added": 1})
+        before, known = folders(), runs.asdict
+        monkeypatch.setattr(runs, "asdict", lambda config: known(config) | {"added": 1})
         assert folders() == before
 
     def test_a_broken_run_is_reported_and_the_rest_goes_on(self, data, tmp_path):
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        jobs[1].folder.mkdir(parents=True)
-        (jobs[1].folder / "holiday.jpg").write_bytes(b"")
-        outcomes = list(reproduce.do(jobs, None, QUIET))
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        todo[1].folder.mkdir(parents=True)
+        (todo[1].folder / "holiday.jpg").write_bytes(b"")
+        outcomes = list(local.do(todo, None, QUIET))
         assert [o.error is None for o in outcomes] == [True, False, True]
-        (line,) = reproduce.failures(outcomes)
+        (line,) = local.failures(outcomes)
         assert "MAE seed 1: run folder" in line
         assert "holiday.jpg" in line
 
@@ -183,8 +242,8 @@ class TestReproduce:
             return right(source, config, *more, **options)
 
         monkeypatch.setattr(pipeline, "run", faulty)
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        assert [o.error for o in reproduce.do(jobs, None, QUIET)] == [
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        assert [o.error for o in local.do(todo, None, QUIET)] == [
             None,
             "RuntimeError: boom",
             None,
@@ -192,78 +251,80 @@ class TestReproduce:
 
     def test_a_missing_dataset_is_told_once(self, tmp_path):
         main = catalogue.narrowed(catalogue.get("main"), "dataset=pets,dataset=dtd,seed=1")
-        jobs = reproduce.jobs(main, tmp_path / "runs")
+        todo = jobs.jobs(main, tmp_path / "runs")
         said = []
         loud = Reporter(silent=True)
         loud.say = said.append
-        failures = reproduce.failures(reproduce.do(jobs, tmp_path, loud))
+        failures = local.failures(local.do(todo, tmp_path, loud))
         assert len(failures) == 2
         assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in failures[0]
         at_once = [line for line in said if line.startswith("failed: ")]
         assert [line.split()[1] for line in at_once] == ["DTD", "OxfordPets"]
 
-    def test_an_estimate_counts_the_steps_that_are_left(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr(estimate, "_step", lambda config, dataset: 0.5)
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        (found,) = estimate.estimate(jobs, None, QUIET)
+    def test_a_forecast_counts_the_steps_that_are_left(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(forecast, "_step", lambda config, dataset: 0.5)
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        (found,) = forecast.forecast(todo, None, QUIET)
         # 3 runs of 2 epochs of 100 // 32 steps of half a second
         assert (found.done, found.left, found.seconds) == (0, 3, 9.0)
-        list(reproduce.do(jobs[:1], None, QUIET))
-        (found,) = estimate.estimate(jobs, None, QUIET)
+        list(local.do(todo[:1], None, QUIET))
+        (found,) = forecast.forecast(todo, None, QUIET)
         assert (found.done, found.left, found.seconds) == (1, 2, 6.0)
-        jobs[1].folder.mkdir(parents=True)
-        (jobs[1].folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
-        (found,) = estimate.estimate(jobs, None, QUIET)
+        todo[1].folder.mkdir(parents=True)
+        (todo[1].folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+        (found,) = forecast.forecast(todo, None, QUIET)
         assert (found.done, found.left, found.seconds) == (1, 2, 4.5)
 
     def test_a_step_is_measured(self, data, tmp_path, monkeypatch):
         clock = SimpleNamespace(perf_counter=itertools.count(7.0, 0.5).__next__)
-        monkeypatch.setattr(estimate, "time", clock)
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        (found,) = estimate.estimate(jobs, None, QUIET)
+        monkeypatch.setattr(forecast, "time", clock)
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        (found,) = forecast.forecast(todo, None, QUIET)
         assert found.seconds == 9.0
         assert not (tmp_path / "runs").exists()
 
     def test_a_finished_run_needs_its_data_no_more(self, data, tmp_path):
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        first = [o.result for o in reproduce.do(jobs, None, QUIET)]
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        first = [o.result for o in local.do(todo, None, QUIET)]
         data[0].unlink()
-        assert [o.result for o in reproduce.do(jobs, None, QUIET)] == first
+        assert [o.result for o in local.do(todo, None, QUIET)] == first
 
     @pytest.mark.parametrize("text", ["{}", "[]", "{", "5"])
     def test_a_damaged_result_is_reported_not_shown(self, data, tmp_path, text):
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        list(reproduce.do(jobs, None, QUIET))
-        (jobs[0].folder / "result.json").write_text(text)
-        outcomes = list(reproduce.do(jobs, None, QUIET))
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        list(local.do(todo, None, QUIET))
+        (todo[0].folder / "result.json").write_text(text)
+        outcomes = list(local.do(todo, None, QUIET))
         assert [o.error is None for o in outcomes] == [False, True, True]
         assert len(collect.find_runs(tmp_path / "runs")) == 2
 
     def test_files_of_one_name_in_two_folders_are_two_datasets(self, data, tmp_path):
         (tmp_path / "other").mkdir()
         other = feature_file(tmp_path / "other" / "tiny.npz", train=90)
-        one = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        two = reproduce.jobs(small("early-accuracy", (other, data[1])), tmp_path / "runs")
+        one = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        two = jobs.jobs(small("early-accuracy", (other, data[1])), tmp_path / "runs")
         assert not {job.folder for job in one} & {job.folder for job in two}
-        assert all(o.error is None for o in reproduce.do([*one, *two], None, QUIET))
+        assert all(o.error is None for o in local.do([*one, *two], None, QUIET))
         with pytest.raises(InputError, match="are both of tiny, but not of the same data"):
             collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
 
     def test_what_is_asked_for_twice_is_done_once(self, data, tmp_path):
         twice = catalogue.on_data(small("early-accuracy", data), [str(data[0]), str(data[0])])
-        assert len(reproduce.jobs(catalogue.with_seeds(twice, [1, 1]), tmp_path)) == 3
+        assert len(jobs.jobs(catalogue.with_seeds(twice, [1, 1]), tmp_path)) == 3
 
     def test_what_the_experiment_decides_cannot_be_set(self, data, tmp_path):
         with pytest.raises(InputError, match="set seed=9: it is part of the experiment"):
-            reproduce.jobs(small("main", data, seed=9), tmp_path)
+            jobs.jobs(small("main", data, seed=9), tmp_path)
+        with pytest.raises(InputError, match="set learner=prompt: it is part of the experiment"):
+            jobs.jobs(catalogue.with_config(catalogue.get("cifar10"), learner="prompt"), tmp_path)
         with pytest.raises(InputError, match="epochs = 2: gradient-distribution is made with"):
             small("gradient-distribution", data)
 
     def test_a_setting_that_is_not_known_is_refused(self, data, tmp_path):
         with pytest.raises(InputError, match="setting 'epoch': not known"):
-            reproduce.jobs(small("main", data, epoch=3), tmp_path)
-        with pytest.raises(InputError, match="setting 'shots': a network from scratch has no such"):
-            reproduce.jobs(catalogue.with_config(catalogue.get("cifar10"), shots=3), tmp_path)
+            jobs.jobs(small("main", data, epoch=3), tmp_path)
+        with pytest.raises(InputError, match="setting 'views': not known; the settings are"):
+            jobs.jobs(catalogue.with_config(catalogue.get("cifar10"), views=3), tmp_path)
 
 
 class TestCollect:
@@ -271,14 +332,14 @@ class TestCollect:
         for epochs in (1, 2):
             experiment = small("early-accuracy", data, epochs=epochs)
             experiment = catalogue.narrowed(experiment, "method=dspt")
-            list(reproduce.do(reproduce.jobs(experiment, tmp_path / "runs"), None, QUIET))
+            list(local.do(jobs.jobs(experiment, tmp_path / "runs"), None, QUIET))
         runs = collect.find_runs(tmp_path / "runs")
-        with pytest.raises(InputError, match=r"its runs differ in epochs, 1 in .*; give --where"):
+        with pytest.raises(InputError, match=r"its runs differ in epochs, 1 in .*; give `where`"):
             collect.collect(catalogue.get("main"), runs)
-        chosen = collect.collect(catalogue.get("main"), collect.where(runs, "epochs=2"))
+        chosen = collect.collect(catalogue.get("main"), collect.with_settings(runs, "epochs=2"))
         assert [run.settings["epochs"] for run in chosen.runs] == [2]
         with pytest.raises(InputError, match="where epoch: no run has such a setting"):
-            collect.where(runs, "epoch=2")
+            collect.with_settings(runs, "epoch=2")
 
     def test_networks_from_scratch_of_different_sizes_are_not_mixed(self, tmp_path):
         for model in ("small", "resnet34"):
@@ -299,7 +360,7 @@ class TestCollect:
         other = feature_file(tmp_path / "other.npz"), data[1]
         for source, epochs in ((data, 2), (other, 3)):
             experiment = catalogue.narrowed(small("extreme", source, epochs=epochs), "method=dspt")
-            list(reproduce.do(reproduce.jobs(experiment, tmp_path / "runs"), None, QUIET))
+            list(local.do(jobs.jobs(experiment, tmp_path / "runs"), None, QUIET))
         table = ["table", "extreme", "--runs", tmp_path / "runs"]
         assert dspt(*table).exit_code != 0
         result = dspt(*table, "--only", "dataset=other")
@@ -310,14 +371,14 @@ class TestCollect:
         _, model = data
         files = [feature_file(tmp_path / name) for name in ("v1.0.npz", "v10.npz")]
         for file in files:
-            jobs = reproduce.jobs(small("early-accuracy", (file, model)), tmp_path / "runs")
-            list(reproduce.do(jobs, None, QUIET))
+            todo = jobs.jobs(small("early-accuracy", (file, model)), tmp_path / "runs")
+            list(local.do(todo, None, QUIET))
         found = collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
         assert found.experiment.datasets == ("v1.0", "v10")
 
     def test_notes_say_what_is_unusual_and_the_versions(self, data, tmp_path):
-        jobs = reproduce.jobs(small("early-accuracy", data, shots=5, lr=0.01), tmp_path / "runs")
-        list(reproduce.do(jobs, None, QUIET))
+        todo = jobs.jobs(small("early-accuracy", data, shots=5, lr=0.01), tmp_path / "runs")
+        list(local.do(todo, None, QUIET))
         found = collect.collect(catalogue.get("main"), collect.find_runs(tmp_path / "runs"))
         notes = " ".join(found.notes)
         assert "2 epochs" in notes
@@ -338,9 +399,9 @@ class TestCollect:
         ],
     )
     def test_a_run_of_odd_types_is_passed_over(self, data, tmp_path, odd):
-        jobs = reproduce.jobs(small("early-accuracy", data), tmp_path / "runs")
-        list(reproduce.do(jobs, None, QUIET))
-        file = jobs[0].folder / "result.json"
+        todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
+        list(local.do(todo, None, QUIET))
+        file = todo[0].folder / "result.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | odd))
         assert len(collect.find_runs(tmp_path / "runs")) == 2
 
@@ -349,8 +410,8 @@ class TestCollect:
         assert paper.accuracy("cifar10", Setting("photos", "sym:0.2"), "DSPT") is None
 
     def test_runs_in_which_nothing_moves_are_in_no_table(self, data, tmp_path):
-        jobs = reproduce.jobs(small("gradient-distribution", data, epochs=None), tmp_path / "runs")
-        list(reproduce.do(jobs, None, QUIET))
+        todo = jobs.jobs(small("gradient-distribution", data, epochs=None), tmp_path / "runs")
+        list(local.do(todo, None, QUIET))
         runs = collect.find_runs(tmp_path / "runs")
         assert len(collect.collect(catalogue.get("gradient-distribution"), runs).runs) == 2
         assert collect.collect(catalogue.get("main"), runs).runs == ()
@@ -371,7 +432,7 @@ class TestCommands:
         experiment = catalogue.get(name)
         if experiment.kind == "table":
             shown = dspt("table", name, *runs)
-            labels = [entry.label for entry in experiment.entries]
+            labels = [variant.label for variant in experiment.variants]
         else:
             shown = dspt("figure", name, *runs, "--out", tmp_path)
             labels = [f"{name}.pdf", f"{name}.png"]
@@ -383,7 +444,7 @@ class TestCommands:
         assert experiment.title in (tmp_path / "report.html").read_text()
 
     def test_a_dry_run_writes_nothing_and_tells_the_time(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr(estimate, "_step", lambda config, dataset: 0.5)
+        monkeypatch.setattr(forecast, "_step", lambda config, dataset: 0.5)
         source, model = data
         asked = (
             "--data",
@@ -466,6 +527,24 @@ class TestCommands:
         assert isinstance(shown.exception, InputError)
         assert message in str(shown.exception)
 
+    @pytest.mark.parametrize(
+        ("arguments", "advice"),
+        [
+            (["table", "main"], "give --runs, where the runs are"),
+            (["reproduce", "main", "--set", "seed=9"], "--only and --seeds choose"),
+            (
+                ["reproduce", "main", "--data", "embedded", "--data", "x"],
+                "give --model, or do one at a time",
+            ),
+        ],
+    )
+    def test_advice_names_the_options(self, arguments, advice, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["dspt", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        assert capsys.readouterr().err.strip().endswith(advice)
+
     def test_a_file_that_cannot_be_written_is_one_sentence(self, data, tmp_path):
         source, model = data
         runs = ("--runs", tmp_path / "runs")
@@ -477,7 +556,7 @@ class TestCommands:
             assert "cannot be written" in str(shown.exception)
 
     def test_a_network_from_scratch_is_no_classifier_of_clip(self, tmp_path):
-        asked = ("--model", "small", "--limit", 4, "--epochs", 1, "--batch-size", 8)
+        asked = ("--model", "small", "--shots", 4, "--epochs", 1, "--batch-size", 8)
         assert dspt("scratch", "embedded", *asked, "--out", tmp_path / "r", "-q").exit_code == 0
         shown = dspt("eval", tmp_path / "r", "embedded")
         assert "it holds a network from scratch" in str(shown.exception)

@@ -15,6 +15,7 @@ from dspt.experiments import figures
 from dspt.experiments.catalogue import EXPERIMENTS, get
 from dspt.experiments.collect import collect, find_runs
 from dspt.internal.errors import InputError
+from dspt.methods import METHODS
 
 FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
 STILL = {"epochs": 1, "lr": 0.0, "warmup_lr": 0.0}  # one epoch without updates
@@ -179,10 +180,36 @@ class TestDraw:
 
     def test_every_method_of_a_figure_differs_in_line_and_marker(self):
         for name in FIGURES:
-            methods = {entry.method for entry in get(name).entries}
-            styles = [plots.STYLES[method] for method in methods]
+            methods = {variant.method for variant in get(name).variants}
+            styles = [plots.style(method) for method in methods]
             for key in ("color", "linestyle", "marker"):
                 assert len({style[key] for style in styles}) == len(methods)
+
+
+class TestStyle:
+    @pytest.mark.parametrize("name", [*METHODS, "my-own-loss", "", "名前", "\udcff"])
+    def test_any_name_has_one_and_it_can_be_drawn(self, name):
+        axis = plots.blank(3, 2).subplots()
+        axis.plot([1, 2], [3, 4], **plots.style(name))
+        assert plots.style(name) == plots.style(name)
+        assert plots.style(name, "Mine")["label"] == "Mine"
+
+    def test_methods_differ_in_it(self):
+        keys = ("color", "linestyle", "marker", "markerfacecolor")
+        styles = {tuple(plots.style(name).get(key) for key in keys) for name in METHODS}
+        assert len(styles) == len(METHODS)
+
+    def test_that_of_the_papers_methods_was_chosen(self):
+        chosen = {"coop": ("#D55E00", "-.", "s"), "mae": ("#0072B2", "--", "^")}
+        chosen |= {"dspt": ("#009E73", "-", "o"), "gce": ("#CC79A7", (0, (1, 1)), "D")}
+        for name, expected in chosen.items():
+            style = plots.style(name)
+            assert tuple(style[key] for key in ("color", "linestyle", "marker")) == expected
+
+    def test_a_method_that_is_not_ours_is_drawn(self, tmp_path):
+        curves = {"noise": {"dspt": [1.0, 2.0], "my-own-loss": [3.0, 4.0]}}
+        plots.accuracy_over_epochs(tmp_path / "a.png", curves, 1.5)
+        assert (tmp_path / "a.png").exists()
 
 
 class TestAccuracyVsNoise:
@@ -299,7 +326,7 @@ class TestCurves:
             (band[:, 1].min(), band[:, 1].max()), (0.5, 6)
         )  # 2/4 * (2 - 1), 2 * (2 + 1)
 
-    def test_rows_are_noises_and_columns_are_entries(self, tmp_path):
+    def test_rows_are_noises_and_columns_are_variants(self, tmp_path):
         for noise in ("sym:0.4", "pair:0.4"):
             for method in ("coop", "dspt"):
                 write(tmp_path, "caltech101", noise, method, records=epochs(3))
@@ -403,7 +430,7 @@ class TestLogitClipTau:
 
 
 class TestEarlyAccuracy:
-    def test_draws_the_first_ten_epochs_of_each_entry(self, tmp_path):
+    def test_draws_the_first_ten_epochs_of_each_variant(self, tmp_path):
         for method in ("coop", "dspt"):
             write(tmp_path, "caltech101", "sym:0.8", method, records=epochs(30))
         (axis,) = figures.early_accuracy(results("early-accuracy", tmp_path)).axes

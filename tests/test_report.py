@@ -70,7 +70,7 @@ def add_run(folder, accuracy, data="caltech101", noise="sym:0.4", method="dspt",
 
 @pytest.fixture
 def report(tmp_path):
-    """Give a function that writes the report of the runs in tmp_path/runs and reads it."""
+    """Return a function that writes the report of the runs in tmp_path/runs and reads it."""
 
     def make(figures=None):
         (tmp_path / "runs").mkdir(exist_ok=True)
@@ -224,7 +224,20 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_there(tmp_path):
     add_run(tmp_path / "runs" / "b", 81.0)  # the same run, another accuracy
     add_run(tmp_path / "runs" / "c", 20.0, data="embedded", method="upl", noise="none")
     shown = make(tmp_path / "runs", tmp_path / "report.html")
-    assert "main" in shown["left_out"]
+    assert "main" in shown.left_out
     text = Page((tmp_path / "report.html").read_text()).text()
     assert "not of the same accuracy" in text
     assert "Table unsupervised, from 1 run" in text
+
+
+def test_why_a_figure_is_left_out_names_no_option_of_another_command(tmp_path):
+    from typer.testing import CliRunner
+
+    from dspt.cli import app
+
+    add_run(tmp_path / "runs" / "a", 80.0, epochs=5)
+    add_run(tmp_path / "runs" / "b", 90.0, epochs=7)
+    asked = ["report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]
+    shown = CliRunner().invoke(app, asked)
+    assert "accuracy-vs-noise: its runs differ in epochs" in shown.stderr
+    assert "where" not in shown.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from dspt.experiments.catalogue import EXPERIMENTS, NINE
 from dspt.experiments.collect import collect, find_runs
-from dspt.experiments.layout import AVERAGE, layout
+from dspt.experiments.grid import AVERAGE, arrange
 from dspt.experiments.tables import STYLES, render
 from dspt.internal.errors import InputError
 
@@ -20,7 +20,7 @@ MAIN = EXPERIMENTS["main"]
 
 @pytest.fixture
 def results(tmp_path):
-    """Give a function that writes run folders of (dataset, noise, method, seed, accuracy) and collects them."""
+    """Return a function that writes run folders of (dataset, noise, method, seed, accuracy) and collects them."""
 
     def make(runs, experiment=MAIN, zero_shot=50.0):
         for number, (dataset, noise, method, seed, accuracy) in enumerate(runs):
@@ -142,11 +142,11 @@ class TestEmptyCells:
         assert not re.search(r"\d\d\.\d", render(results([]), style))
 
 
-class TestLayout:
+class TestGrid:
     def test_main_has_a_block_for_each_dataset_with_methods_below_zero_shot(self, results):
-        table = layout(results(RUNS))
+        table = arrange(results(RUNS))
         assert [block.name for block in table.blocks] == ["Caltech101"]
-        assert [row.label for row in table.rows] == ["zero-shot", *(e.label for e in MAIN.entries)]
+        assert [row.label for row in table.rows] == ["zero-shot", *(e.label for e in MAIN.variants)]
         assert table.columns[0] == ("symmetric", "40 %")
         assert table.columns[-1] == ("pair-flip", "40 %")
 
@@ -154,16 +154,16 @@ class TestLayout:
     def test_the_smaller_tables_have_methods_side_by_side(self, results, name):
         experiment = EXPERIMENTS[name]
         first = experiment.settings[0]
-        run = (first.dataset, first.noise, experiment.entries[0].method, 1, 42.0)
-        table = layout(results([run], experiment))
-        assert [heading for _, heading in table.columns] == [e.label for e in experiment.entries]
+        run = (first.dataset, first.noise, experiment.variants[0].method, 1, 42.0)
+        table = arrange(results([run], experiment))
+        assert [heading for _, heading in table.columns] == [e.label for e in experiment.variants]
         assert [block.name for block in table.blocks] == [first.dataset]
         assert len(table.blocks[0].rows) == len(experiment.noises)
-        assert table.blocks[0].rows[0].figures[0].cell.values == (42.0,)
+        assert table.blocks[0].rows[0].shown[0].cell.values == (42.0,)
 
     def test_unsupervised_has_datasets_side_by_side(self, results):
         runs = [(name, "none", "upl", 1, 60.0) for name in ("DTD", "UCF101")]
-        table = layout(results(runs, EXPERIMENTS["unsupervised"]))
+        table = arrange(results(runs, EXPERIMENTS["unsupervised"]))
         assert [heading for _, heading in table.columns] == ["DTD", "UCF101", AVERAGE]
         assert [row.label for row in table.rows] == ["zero-shot", "UPL", "Robust-UPL"]
 
@@ -180,13 +180,24 @@ class TestLayout:
         assert max(map(len, text.splitlines())) <= 120
         assert all(name in text for name in NINE)
 
+    def test_a_table_that_cannot_fit_is_not_cut(self, results):
+        text = render(results(RUNS), "terminal", width=10)
+        assert line(text, "  DSPT ").split(maxsplit=1)[1] == "81.0 ± 1.4*"
+
+    def test_columns_stand_below_each_other_though_a_name_has_wide_letters(self, results):
+        runs = [(name, "none", "upl", 1, 60.0) for name in ("花の写真", "photos")]
+        lines = render(results(runs, EXPERIMENTS["unsupervised"]), "terminal").splitlines()
+        head, figures = (next(t for t in lines if word in t) for word in ("花", "UPL"))
+        # each of the four letters before it is two places wide
+        assert head.index("AVG") + 4 == figures.rindex("60.0")
+
     @pytest.mark.parametrize("name", [n for n, e in EXPERIMENTS.items() if e.kind == "table"])
     def test_every_table_fits_120_columns(self, results, name):
         experiment = EXPERIMENTS[name]
         runs = [
             (s.dataset, s.noise, e.method, seed, 40.0 + 10 * seed)
             for s in experiment.settings
-            for e in experiment.entries
+            for e in experiment.variants
             for seed in (1, 2)
             if s.dataset in ("Caltech101", "DTD", "OxfordPets", "CIFAR10")
         ]
@@ -198,10 +209,10 @@ class TestAverage:
     def average(self, table, label, column=0):
         (block,) = (block for block in table.blocks if block.name == AVERAGE)
         (row,) = (row for row in block.rows if row.label == label)
-        return row.figures[column]
+        return row.shown[column]
 
     def test_is_the_mean_of_the_means_where_every_dataset_has_the_cell(self, results):
-        table = layout(
+        table = arrange(
             results(
                 [
                     ("Caltech101", "sym:0.4", "dspt", 1, 80.0),
@@ -217,20 +228,20 @@ class TestAverage:
         assert self.average(table, "DSPT", 1).cell.values == ()
 
     def test_there_is_none_of_one_dataset(self, results):
-        assert AVERAGE not in [block.name for block in layout(results(RUNS)).blocks]
+        assert AVERAGE not in [block.name for block in arrange(results(RUNS)).blocks]
 
     def test_of_some_of_the_nine_has_no_figure_of_the_paper(self, results):
         runs = [(name, "sym:0.4", "dspt", 1, 70.0) for name in NINE[:8]]
-        assert self.average(layout(results(runs)), "DSPT").cell.paper is None
+        assert self.average(arrange(results(runs)), "DSPT").cell.paper is None
 
     def test_of_the_nine_has_the_figure_the_paper_printed(self, results):
-        table = layout(results([(name, "sym:0.4", "dspt", 1, 70.0) for name in NINE]))
+        table = arrange(results([(name, "sym:0.4", "dspt", 1, 70.0) for name in NINE]))
         assert self.average(table, "DSPT").cell.paper == 81.1
         assert self.average(table, "zero-shot").cell.paper == 62.5
 
     def test_of_the_nine_and_another_has_no_figure_of_the_paper(self, results):
         runs = [(name, "sym:0.4", "dspt", 1, 70.0) for name in (*NINE, "embedded")]
-        assert self.average(layout(results(runs)), "DSPT").cell.paper is None
+        assert self.average(arrange(results(runs)), "DSPT").cell.paper is None
 
 
 class TestNotes:
@@ -257,12 +268,12 @@ class TestCsv:
     def test_parses_back_to_the_same_numbers(self, results):
         found = results(RUNS)
         rows = list(csv.DictReader(io.StringIO(render(found, "csv"))))
-        assert len(rows) == 1 + len(MAIN.noises) * len(MAIN.entries)  # zero-shot, and the cells
+        assert len(rows) == 1 + len(MAIN.noises) * len(MAIN.variants)  # zero-shot, and the cells
         for setting in found.experiment.settings:
-            for entry in found.experiment.entries:
-                cell = found.cell(setting, entry.label)
+            for variant in found.experiment.variants:
+                cell = found.cell(setting, variant.label)
                 (row,) = (
-                    r for r in rows if (r["noise"], r["method"]) == (setting.noise, entry.label)
+                    r for r in rows if (r["noise"], r["method"]) == (setting.noise, variant.label)
                 )
                 assert row["experiment"] == "main"
                 assert row["dataset"] == "Caltech101"
@@ -315,7 +326,7 @@ class TestSpecialSigns:
         assert set(re.findall(r"\\([A-Za-z]+)", text)) <= known
 
     def test_a_long_latex_table_goes_on_in_another_float(self, results):
-        runs = [(name, "sym:0.4", e.method, 1, 50.0) for name in NINE for e in MAIN.entries]
+        runs = [(name, "sym:0.4", e.method, 1, 50.0) for name in NINE for e in MAIN.variants]
         text = render(results(runs), "latex")
         floats = text.split(r"\begin{table*}")[1:]
         assert len(floats) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,18 @@ from dspt.internal.files import replacing
 
 FORMATS = (".png", ".pdf", ".svg")
 
-# Okabe and Ito's palette. In grey its colours are alike, so each method has its own line and marker.
+# Okabe and Ito's palette without its yellow, which is pale on white. In grey its colours are alike, so each method has
+# its own line and marker too.
+_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+_LINES: tuple[Any, ...] = (
+    *("-", "--", "-.", (0, (1, 1)), (0, (7, 2))),
+    *((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1))),
+)
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*", "<", ">", "p", "h", "d")
+
+# The methods of the paper's figures, chosen so that they differ most from each other.
 # MAE and DSPT are often one: dashes and open markers lie on top of solid ones, and both are seen.
-STYLES: dict[str, dict[str, Any]] = {
+_CHOSEN: dict[str, dict[str, Any]] = {
     "coop": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "CoOp (cross-entropy)"},
     "mae": {
         "color": "#0072B2",
@@ -41,7 +51,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "marker": "v",
         "label": "DSPT-auto",
     },
-    "logitclip": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "LogitClip"},
+    "logitclip": {"color": "#D55E00", "linestyle": "-.", "marker": "P", "label": "LogitClip"},
 }
 RIGHT, WRONG = "#0072B2", "#D55E00"
 ZERO_SHOT: dict[str, Any] = {
@@ -53,8 +63,37 @@ ZERO_SHOT: dict[str, Any] = {
 PULL = r"$\sum_i |\partial L / \partial z_i|$"
 
 
+def style(method: str, label: str | None = None) -> dict[str, Any]:
+    """Return how the line of a method is drawn, as keywords of `Axes.plot`.
+
+    Any name has a style, also that of a method which is not ours, and always the same one.
+
+    Parameters
+    ----------
+    method : str
+        The name of the method.
+    label : str, optional
+        What the legend calls it.
+    """
+    found = _CHOSEN.get(method) or _derived(method)
+    return found | {"label": label or found["label"]}
+
+
+def _derived(method: str) -> dict[str, Any]:
+    """Return a style that follows from the name alone."""
+    digest = hashlib.blake2b(method.encode("utf-8", "replace"), digest_size=4).digest()
+    colour, line, marker, face = digest
+    return {
+        "color": _COLOURS[colour % len(_COLOURS)],
+        "linestyle": _LINES[line % len(_LINES)],
+        "marker": _MARKERS[marker % len(_MARKERS)],
+        **({"markerfacecolor": "white"} if face % 2 else {}),
+        "label": method,
+    }
+
+
 def accuracy_over_epochs(
-    path: Path, panels: dict[str, dict[str, Sequence[float]]], zero_shot: float
+    path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float
 ) -> None:
     """Draw test accuracy after each epoch, one panel for each noise, one line for each method."""
     with look(10):
@@ -63,7 +102,7 @@ def accuracy_over_epochs(
         for axis, (title, curves) in zip(axes, panels.items(), strict=True):
             for method, values in curves.items():
                 every = max(1, len(values) // 8)
-                axis.plot(range(1, len(values) + 1), values, markevery=every, **STYLES[method])
+                axis.plot(range(1, len(values) + 1), values, markevery=every, **style(method))
             axis.axhline(zero_shot, **ZERO_SHOT)
             axis.set_title(title)
             epochs_axis(axis)
@@ -165,7 +204,7 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
 @contextmanager
 def look(font_size: float = 9) -> Iterator[None]:
     """Draw and save in the look of all our pictures, without changing that of the caller's."""
-    from matplotlib import style
+    from matplotlib.style import context
 
     settings = {
         "axes.spines.top": False,
@@ -191,7 +230,7 @@ def look(font_size: float = 9) -> Iterator[None]:
         "pdf.fonttype": 42,  # TrueType, which publishers ask for
     }
     # "default" first: a matplotlibrc of the user's does not change the picture
-    with style.context(["default", settings]):
+    with context(["default", settings]):
         yield
 
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,18 @@ from dspt.cli.common import (
     Quiet,
     Root,
     app,
+    in_flags,
     print_json,
     reporter,
     resumable,
     writing,
 )
 from dspt.internal.errors import InputError
+
+if TYPE_CHECKING:
+    from dspt.engine.job import Job
+    from dspt.experiments.catalogue import Experiment
+    from dspt.experiments.collect import Results
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")
@@ -54,7 +60,7 @@ def list_experiments(json_output: Json = False) -> None:
             "title": one.title,
             "datasets": list(one.datasets),
             "noises": list(one.noises),
-            "methods": [entry.label for entry in one.entries],
+            "methods": [variant.label for variant in one.variants],
             "seeds": list(one.seeds),
             "runs": len(list(one.runs())),
         }
@@ -111,28 +117,28 @@ def reproduce(
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.engine import local as engine
+    from dspt.engine import local
+    from dspt.experiments.jobs import jobs
 
     experiment = _experiment(name, data, seeds, only)
-    experiment = _with_settings(experiment, model, epochs, setting or [], data or [])
-    jobs = engine.jobs(experiment, runs)
+    todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
     if dry_run:
-        _estimate(jobs, root, quiet, json_output)
+        _forecast(todo, root, quiet, json_output)
         return
     with resumable():
-        outcomes = list(engine.do(jobs, root, reporter(quiet)))
-    failures = engine.failures(outcomes)
+        outcomes = list(local.do(todo, root, reporter(quiet)))
+    failures = local.failures(outcomes)
     if json_output:
         print_json(
             {
                 "experiment": name,
                 "runs": [
                     {
-                        "dataset": o.job.spec.setting.dataset,
-                        "noise": o.job.spec.setting.noise,
-                        "method": o.job.spec.entry.method,
-                        "options": list(o.job.spec.entry.options),
-                        "seed": o.job.spec.seed,
+                        "dataset": o.job.source,
+                        "noise": o.job.noise,
+                        "method": o.job.config.method,
+                        "options": list(o.job.config.option),
+                        "seed": o.job.config.seed,
                         "folder": str(o.job.folder),
                         "accuracy": o.result.accuracy if o.result else None,
                         "error": o.error,
@@ -175,12 +181,12 @@ def table(
       dspt table main
       dspt table extreme --runs runs --format latex --out extreme.tex
     """
-    from dspt.experiments import layout, tables
+    from dspt.experiments import grid, tables
     from dspt.internal.files import write_text
 
     results = _results(name, runs, only, where, every_dataset)
     if json_output:
-        print_json({"experiment": name, "notes": results.notes, "cells": layout.rows(results)})
+        print_json({"experiment": name, "notes": results.notes, "cells": grid.rows(results)})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
@@ -238,16 +244,20 @@ def report(
 
     with writing(out):
         shown = page.make(runs, out)
+    left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
     if json_output:
-        print_json({"file": str(out), **shown})
+        made = {"file": str(out), "runs": shown.runs, "figures": shown.figures}
+        print_json(made | {"left_out": left_out})
         return
     print(out)
-    for name, reason in shown["left_out"].items():
+    for name, reason in left_out.items():
         print(f"left out: {name} ({reason})", file=sys.stderr)
 
 
-def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Any:
-    """The experiment asked for: on these data, with these seeds, or a part of it."""
+def _experiment(
+    name: str, data: list[str] | None, seeds: str | None, only: str | None
+) -> Experiment:
+    """Return the experiment asked for: on these data, with these seeds, or a part of it."""
     from dspt.experiments import catalogue
 
     experiment = catalogue.get(name)
@@ -263,28 +273,24 @@ def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str 
 
 
 def _with_settings(
-    experiment: Any, model: str | None, epochs: int | None, pairs: list[str], data: list[str]
-) -> Any:
-    """The experiment with these settings of a run; those that it declares itself stay."""
+    experiment: Experiment, model: str | None, epochs: int | None, pairs: list[str]
+) -> Experiment:
+    """Return the experiment with these settings of a run; those that it declares itself stay."""
     from dspt.experiments import catalogue
 
     settings: dict[str, Any] = {"epochs": epochs, "model": model}
-    if model is None and not experiment.from_scratch:
-        if "embedded" in data and set(data) != {"embedded"}:
-            raise InputError(
-                "data: embedded and others need different models; give --model, or do one at a time"
-            )
-        settings["model"] = "embedded" if "embedded" in data else "openai/clip-vit-base-patch16"
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"set {pair!r}: expected name=value, such as shots=16")
         settings[key.replace("-", "_")] = _value(value)
+    if settings["model"] is None:
+        settings["model"] = catalogue.usual_model(experiment)
     return catalogue.with_config(experiment, **settings)
 
 
-def _value(text: str) -> Any:
-    """A setting as it was meant: a whole number, a number, a truth value or a text."""
+def _value(text: str) -> int | float | bool | str:
+    """Return a setting as it was meant: a whole number, a number, a truth value or a text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -293,12 +299,12 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _estimate(jobs: Any, root: Path | None, quiet: bool, json_output: bool) -> None:
+def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool) -> None:
     from dataclasses import asdict
 
-    from dspt.engine.forecast import estimate, lines
+    from dspt.engine.forecast import forecast, lines
 
-    found = estimate(jobs, root, reporter(quiet))
+    found = forecast(jobs, root, reporter(quiet))
     if json_output:
         print_json({"datasets": [asdict(one) for one in found]})
         return
@@ -309,24 +315,7 @@ def _estimate(jobs: Any, root: Path | None, quiet: bool, json_output: bool) -> N
 
 def _results(
     name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False
-) -> Any:
+) -> Results:
     from dspt.experiments import catalogue, collect
 
-    experiment = catalogue.get(name)
-    found = collect.find_runs(runs)
-    if where:
-        found = collect.where(found, where)
-    if only and found:
-        # of all that there is, also of datasets and seeds that the experiment did not ask for
-        experiment = collect.on_datasets_of(found, experiment, every_dataset)
-        seeds = sorted({run.seed for run in found})
-        experiment = catalogue.narrowed(catalogue.with_seeds(experiment, seeds), only)
-        found = [
-            run
-            for run in found
-            if run.dataset in experiment.datasets and run.seed in experiment.seeds
-        ]
-    results = collect.collect(experiment, found, every_dataset)
-    if not (results.runs or every_dataset):
-        raise InputError(f"{name}: no runs of it below {runs}; 'dspt reproduce {name}' makes them")
-    return results
+    return collect.gather(catalogue.get(name), runs, only, where, every_dataset)

@@ -1,1 +1,6 @@
-"""Engines do many runs. They know runs and nothing about tables."""
+"""Engines do many runs. They know runs and nothing about tables.
+
+- job.py: one run that is to be done, and what became of it
+- local.py: does jobs in this process, one after another
+- forecast.py: how long they will take
+"""

@@ -1,4 +1,4 @@
-"""How long the runs of an experiment will take, from training steps measured here and now."""
+"""How long jobs will take, from training steps measured here and now."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from dspt import learners, train
 from dspt.config import Settings
 from dspt.data import Dataset
-from dspt.engine.local import Job, opened
+from dspt.engine.job import Job, Sources
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter, clock
+from dspt.problem import Problem, Task
 from dspt.runs import Run
 
 # Steps that are timed, after one that warms up.
@@ -22,7 +24,7 @@ _TIMED = 5
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Forecast:
     """How long the runs on a dataset that are not done will take, or why they cannot be done."""
 
     dataset: str
@@ -32,38 +34,38 @@ class Estimate:
     fault: str = ""
 
 
-def estimate(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list[Estimate]:
-    """Return an estimate for each dataset: the time of a measured step, times the steps that are left.
+def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list[Forecast]:
+    """Return a forecast for each dataset: the time of a measured step, times the steps that are left.
 
     Encoding images for the first time is not counted, nor what is done between epochs: tests, and what a method plans.
     """
-    sources: dict[str, Dataset | InputError] = {}
+    sources = Sources(root)
     found = []
-    for name in dict.fromkeys(job.spec.setting.dataset for job in jobs):
-        here = [job for job in jobs if job.spec.setting.dataset == name]
+    for name in dict.fromkeys(job.source for job in jobs):
+        here = [job for job in jobs if job.source == name]
         left = [job for job in here if not job.done]
         seconds, fault = 0.0, ""
         if left:
             reporter.say(f"timing a training step on {name}")
             try:
-                dataset = opened(left[0], root, sources)
+                dataset = sources.open(name)
                 step = _step(left[0].config, dataset)
                 seconds = step * sum(_steps(job, dataset) for job in left)
             except InputError as error:
                 fault = str(error)
-        found.append(Estimate(name, len(here) - len(left), len(left), seconds, fault))
+        found.append(Forecast(name, len(here) - len(left), len(left), seconds, fault))
     return found
 
 
-def lines(estimates: Sequence[Estimate]) -> list[str]:
-    """Return the estimates as lines to print."""
-    width = max(len(one.dataset) for one in estimates)
+def lines(forecasts: Sequence[Forecast]) -> list[str]:
+    """Return the forecasts as lines to print."""
+    width = max(len(one.dataset) for one in forecasts)
     shown = []
-    for one in estimates:
+    for one in forecasts:
         what = f"cannot be done: {one.fault}" if one.fault else f"about {clock(one.seconds)}"
         counts = f"{one.done} done, {one.left} to do"
         shown.append(f"{one.dataset:<{width}}  {counts}" + (f"  {what}" if one.left else ""))
-    total = clock(sum(one.seconds for one in estimates))
+    total = clock(sum(one.seconds for one in forecasts))
     return [
         *shown,
         f"about {total} in all; encoding images for the first time, tests and plans come on top",
@@ -71,7 +73,7 @@ def lines(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _steps(job: Job, dataset: Dataset) -> int:
-    """How many steps a run still has."""
+    """Return how many steps a run still has."""
     config = job.config
     samples = len(dataset.train.labels)
     if config.shots:
@@ -81,10 +83,7 @@ def _steps(job: Job, dataset: Dataset) -> int:
 
 
 def _step(config: Settings, dataset: Dataset) -> float:
-    """The seconds of one training step: the median of a few."""
-    from dspt import learners, train
-    from dspt.problem import Problem, Task
-
+    """Return the seconds of one training step: the median of a few."""
     n = (_TIMED + 1) * config.batch_size
     labels = np.arange(n) % len(dataset.class_names)
     times: list[float] = []
@@ -103,9 +102,6 @@ def _step(config: Settings, dataset: Dataset) -> float:
     else:
         one, _ = learner.reader(Reporter(silent=True))(dataset.train.take(np.arange(1)), "train")
         x = np.repeat(one, n, axis=0)
-    list(
-        train.fit(
-            Task.of(Problem(dataset.class_names, x, labels), config, learner), on_step=on_step
-        )
-    )
+    task = Task.of(Problem(dataset.class_names, x, labels), config, learner)
+    list(train.fit(task, on_step=on_step))
     return float(np.median(np.diff(times)))

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 from dspt.internal.errors import InputError
 
 
 @dataclass(frozen=True)
-class Entry:
+class Variant:
     """A way to learn, as a table shows it: a label, a method, and its hyper-parameters if not the defaults."""
 
     label: str
@@ -34,71 +33,73 @@ class RunSpec:
     """One run of an experiment."""
 
     setting: Setting
-    entry: Entry
+    variant: Variant
     seed: int
-    config: Mapping[str, Any]  # settings of `Config` that are not the defaults
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or a figure of the paper: every setting with every entry and every seed."""
+    """A table or a figure of the paper: every setting with every variant and every seed."""
 
     name: str
     kind: str  # "table" or "figure"
     title: str
     settings: tuple[Setting, ...]
-    entries: tuple[Entry, ...]
+    variants: tuple[Variant, ...]
     seeds: tuple[int, ...] = (1, 2, 3)
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings of a run, if not the defaults
     from_scratch: bool = False  # a ResNet on pixels, no CLIP
 
     def runs(self) -> Iterator[RunSpec]:
-        """Give the runs, dataset by dataset, so that each is encoded before the next."""
-        for setting, entry, seed in product(self.settings, self.entries, self.seeds):
-            yield RunSpec(setting, entry, seed, self.config)
+        """Yield the runs, dataset by dataset, so that each is encoded before the next."""
+        for setting, variant, seed in product(self.settings, self.variants, self.seeds):
+            yield RunSpec(setting, variant, seed)
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The names of the datasets, in order."""
+        """Return the names of the datasets, in order."""
         return tuple(dict.fromkeys(setting.dataset for setting in self.settings))
 
     @property
     def noises(self) -> tuple[str, ...]:
-        """The noises, in order."""
+        """Return the noises, in order."""
         return tuple(dict.fromkeys(setting.noise for setting in self.settings))
 
 
-def _grid(datasets: Sequence[str], noises: Sequence[str]) -> tuple[Setting, ...]:
+def _every(datasets: Sequence[str], noises: Sequence[str]) -> tuple[Setting, ...]:
+    """Return each dataset with each noise."""
     return tuple(Setting(dataset, noise) for dataset, noise in product(datasets, noises))
 
 
+MODEL = "openai/clip-vit-base-patch16"  # the paper's ViT-B/16
 NINE = (
     *("Caltech101", "FGVCAircraft", "StanfordCars", "DTD", "OxfordPets"),
     *("EuroSAT", "Flowers102", "UCF101", "Food101"),
 )
 
-COOP = Entry("CoOp", "coop")
-CE = Entry("CE", "coop")  # the same loss, where there is no prompt
-SMOOTHING = Entry("Smoothing", "smoothing")
-BOOTSTRAP = Entry("Bootstrap", "bootstrap")
-LOGITNORM = Entry("LogitNorm", "logitnorm")
-LOGITCLIP = Entry("LogitClip", "logitclip")
-SQUARE = Entry("Square", "square")
-NCE = Entry("NCE", "nce")
-NCE_RCE = Entry("NCE+RCE", "nce-rce")
-SCE = Entry("SCE", "sce")
-HARD_BOOTSTRAP = Entry("Bootstrap, hard", "bootstrap-hard")
-JOAPR = Entry("JoAPR", "joapr")
-SELECT = Entry("Select", "select")
-NLPROMPT = Entry("NLPrompt", "nlprompt")
-UPL = Entry("UPL", "upl")
-ROBUST_UPL = Entry("Robust-UPL", "robust-upl")
-GCE = Entry("GCE", "gce")
-MAE = Entry(
-    "MAE", "mae"
-)  # DSPT's nearest neighbour: beside it in every table, though not in the paper
-DSPT = Entry("DSPT", "dspt")
-DSPT_AUTO = Entry("DSPT-auto", "dspt-auto")  # ours, not in the paper
+COOP = Variant("CoOp", "coop")
+CE = Variant("CE", "coop")  # the same loss, where there is no prompt
+SMOOTHING = Variant("Smoothing", "smoothing")
+BOOTSTRAP = Variant("Bootstrap", "bootstrap")
+LOGITNORM = Variant("LogitNorm", "logitnorm")
+LOGITCLIP = Variant("LogitClip", "logitclip")
+SQUARE = Variant("Square", "square")
+NCE = Variant("NCE", "nce")
+NCE_RCE = Variant("NCE+RCE", "nce-rce")
+SCE = Variant("SCE", "sce")
+HARD_BOOTSTRAP = Variant("Bootstrap, hard", "bootstrap-hard")
+JOAPR = Variant("JoAPR", "joapr")
+SELECT = Variant("Select", "select")
+NLPROMPT = Variant("NLPrompt", "nlprompt")
+UPL = Variant("UPL", "upl")
+ROBUST_UPL = Variant("Robust-UPL", "robust-upl")
+GCE = Variant("GCE", "gce")
+# DSPT's nearest neighbour: beside it in every table, though not in the paper.
+MAE = Variant("MAE", "mae")
+DSPT = Variant("DSPT", "dspt")
+DSPT_AUTO = Variant("DSPT-auto", "dspt-auto")  # ours, not in the paper
 
 # The paper does not say at which values it drew LogitClip.
 TAUS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -110,35 +111,35 @@ EXPERIMENTS: dict[str, Experiment] = {
             "main",
             "table",
             "Accuracy (%) on nine datasets under symmetric and pair-flip noise",
-            _grid(NINE, ("sym:0.4", "sym:0.6", "sym:0.8", "pair:0.2", "pair:0.3", "pair:0.4")),
+            _every(NINE, ("sym:0.4", "sym:0.6", "sym:0.8", "pair:0.2", "pair:0.3", "pair:0.4")),
             (COOP, SMOOTHING, LOGITNORM, NLPROMPT, GCE, MAE, DSPT, DSPT_AUTO),
         ),
         Experiment(
             "extreme",
             "table",
             "Accuracy (%) under extreme noise",
-            _grid(("Caltech101", "DTD"), ("sym:0.9", "pair:0.8")),
+            _every(("Caltech101", "DTD"), ("sym:0.9", "pair:0.8")),
             (COOP, SMOOTHING, BOOTSTRAP, LOGITNORM, SELECT, NLPROMPT, MAE, DSPT),
         ),
         Experiment(
             "similar",
             "table",
             "Accuracy (%) of similar losses: smoothed, bounded or normalised",
-            _grid(("Caltech101", "OxfordPets"), ("sym:0.6", "pair:0.3")),
+            _every(("Caltech101", "OxfordPets"), ("sym:0.6", "pair:0.3")),
             (SMOOTHING, LOGITNORM, SQUARE, BOOTSTRAP, NCE, LOGITCLIP, MAE, DSPT),
         ),
         Experiment(
             "unsupervised",
             "table",
             "Accuracy (%) without labels: zero-shot and its own predictions as labels",
-            _grid(NINE, ("none",)),
+            _every(NINE, ("none",)),
             (UPL, ROBUST_UPL),
         ),
         Experiment(
             "cifar10",
             "table",
             "Accuracy (%) of a ResNet-34 trained from scratch on CIFAR-10",
-            _grid(("CIFAR10",), ("sym:0.2", "sym:0.5", "sym:0.8", "pair:0.2", "pair:0.4")),
+            _every(("CIFAR10",), ("sym:0.2", "sym:0.5", "sym:0.8", "pair:0.2", "pair:0.4")),
             (CE, LOGITCLIP, BOOTSTRAP, GCE, SMOOTHING, MAE, DSPT),
             from_scratch=True,
         ),
@@ -146,7 +147,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "methods",
             "table",
             "Accuracy (%) of every method, on clean labels and under two kinds of noise",
-            _grid(("Caltech101",), ("none", "sym:0.6", "pair:0.4")),
+            _every(("Caltech101",), ("none", "sym:0.6", "pair:0.4")),
             (
                 *(COOP, SMOOTHING, BOOTSTRAP, HARD_BOOTSTRAP, LOGITNORM, LOGITCLIP, SQUARE, SELECT),
                 *(NLPROMPT, JOAPR, UPL, ROBUST_UPL, GCE, NCE, SCE, NCE_RCE, MAE, DSPT, DSPT_AUTO),
@@ -157,7 +158,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "accuracy-vs-noise",
             "figure",
             "Accuracy over the share of wrong labels",
-            _grid(
+            _every(
                 ("Caltech101", "OxfordPets", "UCF101", "EuroSAT"),
                 (
                     *("none", "sym:0.2", "sym:0.4", "sym:0.6", "sym:0.8"),
@@ -170,16 +171,16 @@ EXPERIMENTS: dict[str, Experiment] = {
             "gradient-distribution",
             "figure",
             "How strongly each sample pulls at the logits in the first epoch, without updates",
-            _grid(("Caltech101",), ("sym:0.6",)),
+            _every(("Caltech101",), ("sym:0.6",)),
             (COOP, DSPT),
             seeds=(1,),
-            config=MappingProxyType({"epochs": 1, "lr": 0.0, "warmup_lr": 0.0}),
+            config={"epochs": 1, "lr": 0.0, "warmup_lr": 0.0},
         ),
         Experiment(
             "loss-curves",
             "figure",
             "Mean loss of correctly and wrongly labelled samples over the first 20 epochs",
-            _grid(("Caltech101",), ("sym:0.4", "pair:0.4")),
+            _every(("Caltech101",), ("sym:0.4", "pair:0.4")),
             (COOP, MAE, DSPT),
             seeds=(1,),
         ),
@@ -187,7 +188,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "gradient-curves",
             "figure",
             "Mean gradient on the logits of correctly and wrongly labelled samples over 20 epochs",
-            _grid(("Caltech101", "DTD"), ("sym:0.6",)),
+            _every(("Caltech101", "DTD"), ("sym:0.6",)),
             (COOP, MAE, DSPT),
             seeds=(1,),
         ),
@@ -201,13 +202,16 @@ EXPERIMENTS: dict[str, Experiment] = {
                 Setting("UCF101", "sym:0.8"),
                 Setting("UCF101", "pair:0.4"),
             ),
-            (*(Entry(f"LogitClip {tau:g}", "logitclip", (f"tau={tau:g}",)) for tau in TAUS), DSPT),
+            (
+                *(Variant(f"LogitClip {tau:g}", "logitclip", (f"tau={tau:g}",)) for tau in TAUS),
+                DSPT,
+            ),
         ),
         Experiment(
             "early-accuracy",
             "figure",
             "Accuracy in the first epochs under 80 % symmetric noise",
-            _grid(("Caltech101",), ("sym:0.8",)),
+            _every(("Caltech101",), ("sym:0.8",)),
             (COOP, MAE, DSPT),
             seeds=(1,),
         ),
@@ -228,7 +232,7 @@ def get(name: str) -> Experiment:
 
 def on_data(experiment: Experiment, datasets: Sequence[str]) -> Experiment:
     """Return the experiment on other datasets: the same noises, once for each of them."""
-    return replace(experiment, settings=_grid(tuple(dict.fromkeys(datasets)), experiment.noises))
+    return replace(experiment, settings=_every(tuple(dict.fromkeys(datasets)), experiment.noises))
 
 
 def with_seeds(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
@@ -245,7 +249,20 @@ def with_config(experiment: Experiment, **settings: Any) -> Experiment:
                 f"{name} = {given[name]}: {experiment.name} is made with {name} = {experiment.config[name]}; "
                 "leave it out"
             )
-    return replace(experiment, config=MappingProxyType({**experiment.config, **given}))
+    return replace(experiment, config={**experiment.config, **given})
+
+
+def usual_model(experiment: Experiment) -> str | None:
+    """Return the checkpoint an experiment is made with if none is asked for; None for a network from scratch."""
+    if experiment.from_scratch:
+        return None
+    if "embedded" not in experiment.datasets:
+        return MODEL
+    if experiment.datasets != ("embedded",):
+        raise InputError(
+            "data: embedded and others need different models", "set `model`, or do one at a time"
+        )
+    return "embedded"
 
 
 def plain(name: str) -> str:
@@ -268,33 +285,31 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
             )
         wanted.setdefault(key, []).append(value)
 
+    def hits(key: str, value: str, names: Sequence[str]) -> set[str]:
+        found = {name for name in names if plain(value) == plain(name)}
+        if key == "dataset" and not found:
+            found = {name for name in names if plain(value) in plain(name)}
+        if key == "method" and not found:  # not by its heading, by the name of the method
+            found = {v.label for v in experiment.variants if plain(value) == plain(v.method)}
+        if not found:
+            raise InputError(
+                f"only {key}={value}: not in {experiment.name}, which has {', '.join(names)}"
+            )
+        return found
+
     def chosen(key: str, names: Sequence[str]) -> set[str]:
-        """The names that a key asks for; all of them if it is not given."""
-        found = set()
-        for value in wanted.get(key, []):
-            hits = {name for name in names if plain(value) == plain(name)}
-            if key == "dataset" and not hits:
-                hits = {name for name in names if plain(value) in plain(name)}
-            if (
-                key == "method" and not hits
-            ):  # not as the table is headed: by the name of the method
-                hits = {e.label for e in experiment.entries if plain(value) == plain(e.method)}
-            if not hits:
-                raise InputError(
-                    f"only {key}={value}: not in {experiment.name}, which has {', '.join(names)}"
-                )
-            found |= hits
-        return found or set(names)
+        """Return the names that a key asks for; all of them if it is not given."""
+        return set().union(*(hits(key, value, names) for value in wanted.get(key, names)))
 
     datasets = chosen("dataset", experiment.datasets)
     noises = chosen("noise", experiment.noises)
-    labels = chosen("method", tuple(entry.label for entry in experiment.entries))
-    seeds = chosen("seed", tuple(map(str, experiment.seeds)))
+    labels = chosen("method", [variant.label for variant in experiment.variants])
+    seeds = chosen("seed", [str(seed) for seed in experiment.seeds])
     return replace(
         experiment,
         settings=tuple(
             s for s in experiment.settings if s.dataset in datasets and s.noise in noises
         ),
-        entries=tuple(e for e in experiment.entries if e.label in labels),
+        variants=tuple(v for v in experiment.variants if v.label in labels),
         seeds=tuple(s for s in experiment.seeds if str(s) in seeds),
     )

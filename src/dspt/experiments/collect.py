@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dspt.config import HARMLESS, Config, NetworkConfig, config_for
-from dspt.experiments import paper
-from dspt.experiments.catalogue import NINE, Entry, Experiment, Setting, plain
+from dspt.experiments import catalogue, paper
+from dspt.experiments.catalogue import NINE, Experiment, Setting, Variant, plain
 from dspt.internal.errors import InputError
 
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
@@ -30,9 +30,10 @@ class Run:
     seed: int
     settings: dict[str, Any]  # all settings of the run
     result: dict[str, Any]
-    contents: tuple[
-        Any, ...
-    ] = ()  # class names and number of samples, by which data are told apart
+    class_names: list[str] | None = (
+        None  # these two tell data apart; None if the folder does not say
+    )
+    samples: dict[str, Any] | None = None
 
     def records(self) -> list[dict[str, Any]]:
         """Return what was recorded after each epoch."""
@@ -48,27 +49,36 @@ class Run:
             )
         return records
 
+    def environment(self) -> dict[str, Any]:
+        """Return the versions and the machine of the run; nothing if they cannot be read."""
+        try:
+            text = (self.folder / "environment.json").read_text(encoding="utf-8")
+            found = json.loads(text)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
 
 @dataclass(frozen=True)
 class Cell:
-    """What a setting and an entry gave: the accuracies by seed, and what the paper printed."""
+    """What a setting and an variant gave: the accuracies by seed, and what the paper printed."""
 
     values: tuple[float, ...] = ()
     paper: float | None = None
 
     @property
     def mean(self) -> float | None:
-        """The mean over seeds."""
+        """Return the mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over seeds (n - 1), from two seeds on."""
+        """Return the standard deviation over seeds (n - 1), from two seeds on."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Our mean minus the paper's figure."""
+        """Return our mean minus the paper's figure."""
         return None if self.mean is None or self.paper is None else self.mean - self.paper
 
 
@@ -78,13 +88,13 @@ class Results:
 
     experiment: Experiment  # on the datasets there are runs of
     runs: tuple[Run, ...]
-    cells: dict[tuple[Setting, str], Cell]  # by setting and label of the entry
+    cells: dict[tuple[Setting, str], Cell]  # by setting and label of the variant
     zero_shot: dict[str, Cell]  # by dataset
     notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
 
-    def runs_of(self, setting: Setting, entry: Entry) -> list[Run]:
+    def runs_of(self, setting: Setting, variant: Variant) -> list[Run]:
         """Return the runs of a cell, by seed; a run that was done twice counts once."""
-        found = {run.seed: run for run in self.runs if _in_cell(run, setting, entry)}
+        found = {run.seed: run for run in self.runs if _in_cell(run, setting, variant)}
         return [found[seed] for seed in sorted(found)]
 
     def cell(self, setting: Setting, label: str) -> Cell:
@@ -94,9 +104,9 @@ class Results:
     def ranks(self, setting: Setting) -> dict[str, int]:
         """Return 1 for the best and 2 for the second-best label of a setting; equal figures share a rank."""
         means = {
-            entry.label: round(mean, 2)
-            for entry in self.experiment.entries
-            if (mean := self.cell(setting, entry.label).mean) is not None
+            variant.label: round(mean, 2)
+            for variant in self.experiment.variants
+            if (mean := self.cell(setting, variant.label).mean) is not None
         }
         best = sorted(set(means.values()), reverse=True)[:2]
         return {label: best.index(mean) + 1 for label, mean in means.items() if mean in best}
@@ -106,13 +116,13 @@ def find_runs(folder: Path | str) -> list[Run]:
     """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"runs folder {folder}: no such folder; give --runs, where the runs are")
+        raise InputError(f"runs folder {folder}: no such folder", "give `runs`, where the runs are")
     found = (_read_run(path.parent) for path in sorted(folder.rglob("result.json")))
     return [run for run in found if run is not None]
 
 
 def _read_run(folder: Path) -> Run | None:
-    """The run in a folder; None if there is none whose accuracy could be shown."""
+    """Return the run in a folder; None if there is none whose accuracy could be shown."""
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -134,7 +144,8 @@ def _read_run(folder: Path) -> Run | None:
             seed=result["seed"],
             settings=settings,
             result=result,
-            contents=(description.get("class_names"), result.get("samples")),
+            class_names=description.get("class_names"),
+            samples=result.get("samples"),
         )
         texts = (run.noise, run.method, *run.options)
         numbers = (result["accuracy"], settings["lr"], result.get("zero_shot") or 0)
@@ -148,7 +159,7 @@ def _read_run(folder: Path) -> Run | None:
         return None
 
 
-def where(runs: Sequence[Run], conditions: str) -> list[Run]:
+def with_settings(runs: Sequence[Run], conditions: str) -> list[Run]:
     """Return the runs whose settings are as in "epochs=20,learner=prompt"."""
     wanted = {}
     for part in conditions.split(","):
@@ -176,12 +187,12 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
     experiment = on_datasets_of(runs, experiment, every_dataset)
     found = Results(experiment, tuple(belonging), {}, {}, ())
     cells = {
-        (setting, entry.label): Cell(
-            tuple(run.result["accuracy"] for run in found.runs_of(setting, entry)),
-            paper.accuracy(experiment.name, setting, entry.label),
+        (setting, variant.label): Cell(
+            tuple(run.result["accuracy"] for run in found.runs_of(setting, variant)),
+            paper.accuracy(experiment.name, setting, variant.label),
         )
         for setting in experiment.settings
-        for entry in experiment.entries
+        for variant in experiment.variants
     }
     zero_shot = {}
     for name in experiment.datasets:
@@ -192,6 +203,44 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
         ]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
     return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
+
+
+def gather(
+    experiment: Experiment,
+    folder: Path | str,
+    only: str | None = None,
+    where: str | None = None,
+    every_dataset: bool = False,
+) -> Results:
+    """Return the results of an experiment from the runs below a folder.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    folder : path
+    only : str, optional
+        A part of the experiment, as `catalogue.narrowed` takes it. It may name any dataset and seed there is a run of.
+    where : str, optional
+        Take runs with these settings alone, as `with_settings` takes them.
+    every_dataset : bool
+        Show datasets without runs too.
+    """
+    runs = find_runs(folder)
+    if where:
+        runs = with_settings(runs, where)
+    if only and runs:
+        there = on_datasets_of(runs, experiment, every_dataset)
+        there = catalogue.with_seeds(there, sorted({run.seed for run in runs}))
+        experiment = catalogue.narrowed(there, only)
+        datasets, seeds = experiment.datasets, experiment.seeds
+        runs = [run for run in runs if run.dataset in datasets and run.seed in seeds]
+    results = collect(experiment, runs, every_dataset)
+    if not (results.runs or every_dataset):
+        name = experiment.name
+        raise InputError(
+            f"{name}: no runs of it below {folder}; 'dspt reproduce {name}' makes them"
+        )
+    return results
 
 
 def on_datasets_of(
@@ -210,15 +259,15 @@ def on_datasets_of(
 
 
 def _paper_name(dataset: str) -> str:
-    """A dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
+    """Return a dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
     return next((name for name in (*NINE, "CIFAR10") if plain(name) == plain(dataset)), dataset)
 
 
 def _belongs(run: Run, experiment: Experiment) -> bool:
-    """Whether a run is one of the experiment's, on whatever dataset."""
+    """Return whether a run is one of the experiment's, on whatever dataset."""
     return (
         (run.settings["learner"] == "network") == experiment.from_scratch
-        and any(_same_entry(run, entry) for entry in experiment.entries)
+        and any(_same_variant(run, variant) for variant in experiment.variants)
         and run.noise in experiment.noises
         and all(run.settings.get(name) == value for name, value in experiment.config.items())
         # a run in which nothing moves shows gradients, not accuracy
@@ -226,12 +275,16 @@ def _belongs(run: Run, experiment: Experiment) -> bool:
     )
 
 
-def _in_cell(run: Run, setting: Setting, entry: Entry) -> bool:
-    return run.dataset == setting.dataset and run.noise == setting.noise and _same_entry(run, entry)
+def _in_cell(run: Run, setting: Setting, variant: Variant) -> bool:
+    return (
+        run.dataset == setting.dataset
+        and run.noise == setting.noise
+        and _same_variant(run, variant)
+    )
 
 
-def _same_entry(run: Run, entry: Entry) -> bool:
-    return run.method == entry.method and run.options == entry.options
+def _same_variant(run: Run, variant: Variant) -> bool:
+    return run.method == variant.method and run.options == variant.options
 
 
 def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
@@ -241,8 +294,8 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
         if len(values) > 1:
             (one, first), (other, second) = sorted(values.items())[:2]
             raise InputError(
-                f"{experiment.name}: its runs differ in {name}, {one} in {first} and {other} in {second}; "
-                f"give --where {name}=VALUE to take one kind, or another --runs"
+                f"{experiment.name}: its runs differ in {name}, {one} in {first} and {other} in {second}",
+                f"give `where` {name}=VALUE to take one kind, or another `runs`",
             )
     cells: dict[Any, Run] = {}
     contents: dict[str, Run] = {}
@@ -250,26 +303,29 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
         other_data = contents.setdefault(run.dataset, run)
         cell = (run.dataset, run.noise, run.method, run.options, run.seed)
         twice = cells.setdefault(cell, run)
-        what_to_do = "move one of them, or give another --runs"
-        if not _may_be_same(other_data.contents, run.contents):
+        what_to_do = "move one of them, or give another `runs`"
+        if not _may_be_same_data(other_data, run):
             raise InputError(
                 f"{experiment.name}: {other_data.folder} and {run.folder} are both of {run.dataset}, but not of the "
-                f"same data; {what_to_do}"
+                "same data",
+                what_to_do,
             )
         if twice.result["accuracy"] != run.result["accuracy"]:
             raise InputError(
                 f"{experiment.name}: {twice.folder} and {run.folder} are the same run, but not of the same accuracy, "
-                f"so data, versions or machines differ; {what_to_do}"
+                "so data, versions or machines differ",
+                what_to_do,
             )
 
 
-def _may_be_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether nothing that both know differs."""
-    return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+def _may_be_same_data(one: Run, other: Run) -> bool:
+    """Return whether nothing that both know of their data differs."""
+    pairs = ((one.class_names, other.class_names), (one.samples, other.samples))
+    return all(a == b or a is None or b is None for a, b in pairs)
 
 
 def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What the figures depend on, from the folders of the runs: epochs, seeds, model, versions, and what is unusual."""
+    """Return what the cells depend on, as the runs tell it: epochs, seeds, model, versions, and what is unusual."""
     if not runs:
         return ()
     settings = runs[0].settings
@@ -292,14 +348,6 @@ def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
     ]
     if unusual:
         notes.append(f"Not the paper's setting: {', '.join(unusual)}")
-    versions = sorted({version for run in runs for version in _versions(run)})
-    return (*notes, ", ".join(versions)) if versions else tuple(notes)
-
-
-def _versions(run: Run) -> list[str]:
-    """The versions a run was made with: ["dspt 0.1.0", "torch 2.13.0"]."""
-    try:
-        found = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
-        return [f"{name} {found[name]}" for name in ("dspt", "torch") if name in found]
-    except (OSError, ValueError, TypeError):
-        return []
+    environments = [run.environment() for run in runs]
+    versions = {f"{n} {e[n]}" for e in environments for n in ("dspt", "torch") if n in e}
+    return (*notes, ", ".join(sorted(versions))) if versions else tuple(notes)

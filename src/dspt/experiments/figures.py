@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from dspt import plots
-from dspt.experiments.catalogue import Entry, Setting
+from dspt.experiments import curves, words
+from dspt.experiments.catalogue import Setting, Variant
 from dspt.experiments.collect import Cell, Results, Run
-from dspt.experiments.layout import KINDS
 from dspt.internal.errors import InputError
 
 # The widths of one and of two columns of a paper, in inches.
@@ -57,25 +56,21 @@ def accuracy_vs_noise(results: Results) -> Any:
     """Return the figure of test accuracy over the share of wrong labels, two panels a dataset."""
     panels = []
     for dataset in results.experiment.datasets:
-        for kind in KINDS:
+        for kind in words.KINDS:
             lines = _accuracy_lines(results, dataset, kind)
             if any(share > 0 for points in lines.values() for share in points):
                 panels.append((dataset, kind, lines))
     # Two datasets side by side fill the width of a page.
     figure, axes = _panels(results, len(panels), 4 if len({p[0] for p in panels}) > 1 else 2)
     for index, (axis, (dataset, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
-        for entry in results.experiment.entries:
-            if points := lines.get(entry.label):
-                _points(axis, points, **plots.STYLES[entry.method] | {"label": entry.label})
-        _zero_shot(axis, results, dataset)
-        axis.set_title(f"{dataset}\n{KINDS[kind]}")
+        for variant, points in lines.items():
+            _points(axis, points, **plots.style(variant.method, variant.label))
+        _finish(axis, results, dataset, f"{dataset}\n{words.KINDS[kind]}")
         axis.set_xlabel("wrong labels (%)")
         shares = _shares(results, dataset, kind)
         axis.set_xticks(shares)
         axis.set_xlim(-0.05 * shares[-1], 1.05 * shares[-1])
-        if _starts_row(axis):
-            axis.set_ylabel("test accuracy (%)")
-        elif panels[index - 1][0] == dataset:
+        if not _starts_row(axis) and panels[index - 1][0] == dataset:
             axis.tick_params(labelleft=False)
     for dataset in results.experiment.datasets:
         plots.share_y([a for a, panel in zip(axes, panels, strict=True) if panel[0] == dataset])
@@ -85,12 +80,12 @@ def accuracy_vs_noise(results: Results) -> Any:
 
 def gradient_distribution(results: Results) -> Any:
     """Return the figure of how strongly right and wrong labels pull at the logits at the start."""
-    figure, grid = _grid(results, lambda runs: _histogram(results, runs))
+    figure, grid = _grid(results, lambda runs: curves.histogram(results, runs))
     softmaxes = {"coop": "single softmax", "dspt": "double softmax"}
     for panel in grid:
         plots.shares(panel.axis, *panel.data)
-        if panel.top and panel.entry.method in softmaxes:
-            panel.axis.set_title(f"{panel.entry.label}: {softmaxes[panel.entry.method]}")
+        if panel.top and panel.variant.method in softmaxes:
+            panel.axis.set_title(f"{panel.variant.label}: {softmaxes[panel.variant.method]}")
         if panel.bottom:
             panel.axis.set_xlabel(f"gradient on the logits, {plots.PULL}")
     _label_rows(grid, "share of samples (%)", one_scale=True)
@@ -103,20 +98,19 @@ def loss_curves(results: Results) -> Any:
 
     For DSPT thin lines mark the least and the greatest value its loss can take.
     """
-    figure, grid = _grid(results, lambda runs: (runs, _sides(results, runs, "loss", LOSS_EPOCHS)))
+    figure, grid = _grid(
+        results, lambda runs: (runs[0], curves.sides(results, runs, "loss", LOSS_EPOCHS))
+    )
     for panel in grid:
-        runs, sides = panel.data
+        run, sides = panel.data
         _draw_sides(panel, sides)
-        is_dspt = (panel.entry.method, panel.entry.options) == ("dspt", ())
-        if is_dspt and (classes := _classes(runs[0])):
-            from dspt import theory
-
-            for bound in theory.bounds(classes):
+        if (panel.variant.method, panel.variant.options) == ("dspt", ()):
+            for bound in _bounds(run):
                 panel.axis.axhline(bound, **_BOUND)
     # One loss on one dataset can be compared between noises; two losses never can.
     alike: dict[tuple[str, str], list[Any]] = {}
     for panel in grid:
-        alike.setdefault((panel.setting.dataset, panel.entry.label), []).append(panel.axis)
+        alike.setdefault((panel.setting.dataset, panel.variant.label), []).append(panel.axis)
     for axes in alike.values():
         plots.share_y(axes)
     _label_rows(grid, "mean loss")
@@ -126,7 +120,9 @@ def loss_curves(results: Results) -> Any:
 
 def gradient_curves(results: Results) -> Any:
     """Return the figure of how strongly right and wrong labels pull over the first epochs."""
-    figure, grid = _grid(results, lambda runs: _sides(results, runs, "gradient", GRADIENT_EPOCHS))
+    figure, grid = _grid(
+        results, lambda runs: curves.sides(results, runs, "gradient", GRADIENT_EPOCHS)
+    )
     for panel in grid:
         _draw_sides(panel, panel.data)
     _label_rows(grid, f"mean {plots.PULL}", one_scale=True)
@@ -137,7 +133,7 @@ def gradient_curves(results: Results) -> Any:
 def logitclip_tau(results: Results) -> Any:
     """Return the figure of LogitClip's accuracy over its threshold, against DSPT and zero-shot."""
     experiment = results.experiment
-    thresholds = {e.label: tau for e in experiment.entries if (tau := _tau(e)) is not None}
+    thresholds = {v.label: tau for v in experiment.variants if (tau := _tau(v)) is not None}
     panels = []
     for setting in experiment.settings:
         cells = {tau: results.cell(setting, label) for label, tau in thresholds.items()}
@@ -147,43 +143,37 @@ def logitclip_tau(results: Results) -> Any:
     figure, axes = _panels(results, len(panels), min(4, len(panels)))
     for axis, (setting, points) in zip(axes, panels, strict=True):
         axis.set_xscale("log")
-        _points(axis, points, **plots.STYLES["logitclip"])
-        for entry in experiment.entries:
-            cell = results.cell(setting, entry.label)
-            if entry.label not in thresholds and cell.mean is not None:
-                style = plots.STYLES[entry.method] | {"label": entry.label, "marker": ""}
+        _points(axis, points, **plots.style("logitclip"))
+        for variant in experiment.variants:
+            cell = results.cell(setting, variant.label)
+            if variant.label not in thresholds and cell.mean is not None:
+                style = plots.style(variant.method, variant.label) | {"marker": ""}
                 axis.axhline(cell.mean, **style)
                 if cell.std:
                     low, high = cell.mean - cell.std, cell.mean + cell.std
                     axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
-        _zero_shot(axis, results, setting.dataset)
-        axis.set_title(_words(setting))
+        _finish(axis, results, setting.dataset, _title(setting))
         axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
-        if _starts_row(axis):
-            axis.set_ylabel("test accuracy (%)")
     plots.legend(figure)
     return figure
 
 
 def early_accuracy(results: Results) -> Any:
     """Return the figure of test accuracy after each of the first epochs."""
-    experiment = results.experiment
+    variants = results.experiment.variants
     settings = [
-        s for s in experiment.settings if any(results.runs_of(s, e) for e in experiment.entries)
+        s for s in results.experiment.settings if any(results.runs_of(s, v) for v in variants)
     ]
     figure, axes = _panels(results, len(settings), min(3, len(settings)), height=2.1)
     for axis, setting in zip(axes, settings, strict=True):
-        for entry in experiment.entries:
-            if runs := results.runs_of(setting, entry):
-                values = _curve(results, runs, "accuracy", EARLY_EPOCHS)
-                _line(axis, values, **plots.STYLES[entry.method] | {"label": entry.label})
-        _zero_shot(axis, results, setting.dataset)
-        axis.set_title(_words(setting))
+        for variant in variants:
+            if runs := results.runs_of(setting, variant):
+                values = curves.curve(results, runs, "accuracy", EARLY_EPOCHS)
+                _line(axis, values, **plots.style(variant.method, variant.label))
+        _finish(axis, results, setting.dataset, _title(setting))
         plots.epochs_axis(axis)
-        if _starts_row(axis):
-            axis.set_ylabel("test accuracy (%)")
     plots.legend(figure, columns=4)
     return figure
 
@@ -200,11 +190,11 @@ FIGURES: dict[str, Callable[[Results], Any]] = {
 
 @dataclass(frozen=True)
 class _Panel:
-    """One panel of a grid whose rows are settings and whose columns are entries."""
+    """One panel of a grid whose rows are settings and whose columns are variants."""
 
     axis: Any
     setting: Setting
-    entry: Entry
+    variant: Variant
     data: Any
     own: str  # what tells its row from the others
     top: bool  # of its column
@@ -212,7 +202,7 @@ class _Panel:
 
 
 def _panels(results: Results, count: int, columns: int, height: float = 1.9) -> tuple[Any, Any]:
-    """A figure and its panels, filled row by row."""
+    """Return a figure and its panels, filled row by row."""
     if not count:
         raise _nothing(results)
     columns = min(columns, count)
@@ -224,18 +214,18 @@ def _panels(results: Results, count: int, columns: int, height: float = 1.9) -> 
 
 
 def _grid(results: Results, read: Callable[[list[Run]], Any]) -> tuple[Any, list[_Panel]]:
-    """A figure and its panels in rows of settings and columns of entries, those that have runs."""
+    """Return a figure and its panels in rows of settings and columns of variants, those that have runs."""
     experiment = results.experiment
     found = {
-        (setting, entry): read(runs)
+        (setting, variant): read(runs)
         for setting in experiment.settings
-        for entry in experiment.entries
-        if (runs := results.runs_of(setting, entry))
+        for variant in experiment.variants
+        if (runs := results.runs_of(setting, variant))
     }
     if not found:
         raise _nothing(results)
     rows = list(dict.fromkeys(setting for setting, _ in found))
-    columns = [entry for entry in experiment.entries if any(entry == e for _, e in found)]
+    columns = [variant for variant in experiment.variants if any(variant == v for _, v in found)]
     figure = plots.blank(
         ONE_COLUMN if len(columns) == 1 else TWO_COLUMNS,
         len(rows) * (2.1 if len(columns) < 3 else 1.7) + 0.6,
@@ -245,14 +235,14 @@ def _grid(results: Results, read: Callable[[list[Run]], Any]) -> tuple[Any, list
     if common:
         figure.suptitle(common, fontsize="medium")
     panels = []
-    for (setting, entry), data in found.items():
-        column = [s for s, e in found if e == entry]
-        axis = figure.add_subplot(spec[rows.index(setting), columns.index(entry)])
+    for (setting, variant), data in found.items():
+        column = [s for s, v in found if v == variant]
+        axis = figure.add_subplot(spec[rows.index(setting), columns.index(variant)])
         panel = _Panel(
-            axis, setting, entry, data, own[setting], setting == column[0], setting == column[-1]
+            axis, setting, variant, data, own[setting], setting == column[0], setting == column[-1]
         )
         if panel.top:
-            axis.set_title(entry.label)
+            axis.set_title(variant.label)
         panels.append(panel)
     return figure, panels
 
@@ -270,29 +260,33 @@ def _label_rows(grid: Sequence[_Panel], text: str, one_scale: bool = False) -> N
 
 
 def _common(settings: Sequence[Setting]) -> tuple[str, dict[Setting, str]]:
-    """What the settings have in common in words, and what each has of its own."""
-    common, own = [], {setting: [] for setting in settings}  # type: ignore[var-annotated]
-    for words in (lambda s: s.dataset, lambda s: _noise(s.noise)):
-        if len({words(setting) for setting in settings}) == 1:
-            common.append(words(settings[0]))
-        else:
-            for setting in settings:
-                own[setting].append(words(setting))
-    return ", ".join(common), {setting: "\n".join(texts) for setting, texts in own.items()}
+    """Return what the settings have in common in words, and what each has of its own."""
+    texts = {setting: (setting.dataset, words.phrase(setting.noise)) for setting in settings}
+    shared = {text for text in texts[settings[0]] if all(text in own for own in texts.values())}
+    own = {
+        setting: "\n".join(text for text in found if text not in shared)
+        for setting, found in texts.items()
+    }
+    return ", ".join(text for text in texts[settings[0]] if text in shared), own
 
 
-def _noise(spec: str) -> str:
-    """A noise in words: "sym:0.6" is "60 % symmetric"."""
-    kind, _, rate = spec.partition(":")
-    return f"{_percent(rate):g} % {KINDS[kind]}" if kind in KINDS else "no wrong labels"
+def _title(setting: Setting) -> str:
+    return f"{setting.dataset}\n{words.phrase(setting.noise)}"
 
 
-def _words(setting: Setting) -> str:
-    return f"{setting.dataset}\n{_noise(setting.noise)}"
+def _finish(axis: Any, results: Results, dataset: str, title: str) -> None:
+    """Add to a panel of accuracies what all of them have: zero-shot, a title, and the name of the y-axis."""
+    zero_shot = results.zero_shot.get(dataset, Cell()).mean
+    if zero_shot is not None:
+        axis.axhline(zero_shot, **plots.ZERO_SHOT)
+    axis.set_title(title)
+    if _starts_row(axis):
+        axis.set_ylabel("test accuracy (%)")
 
 
 def _starts_row(axis: Any) -> bool:
-    return axis.get_subplotspec().is_first_col()
+    found: bool = axis.get_subplotspec().is_first_col()
+    return found
 
 
 def _nothing(results: Results) -> InputError:
@@ -300,82 +294,22 @@ def _nothing(results: Results) -> InputError:
     return InputError(f"{name}: there are no runs to draw; `dspt reproduce {name}` makes them")
 
 
-def _accuracy_lines(results: Results, dataset: str, kind: str) -> dict[str, dict[float, Cell]]:
-    """The cells of each entry by the percentage of wrong labels; clean labels are 0 of any kind."""
-    lines: dict[str, dict[float, Cell]] = {}
-    for setting in results.experiment.settings:
-        found, _, rate = setting.noise.partition(":")
-        if setting.dataset != dataset or found not in (kind, "none"):
-            continue
-        for entry in results.experiment.entries:
-            if (cell := results.cell(setting, entry.label)).values:
-                lines.setdefault(entry.label, {})[_percent(rate)] = cell
-    return {label: dict(sorted(points.items())) for label, points in lines.items()}
+def _accuracy_lines(results: Results, dataset: str, kind: str) -> dict[Variant, dict[float, Cell]]:
+    """Return the cells of each variant by the percentage of wrong labels; clean labels are 0 of any kind."""
+    lines: dict[Variant, dict[float, Cell]] = {}
+    for variant in results.experiment.variants:
+        for setting in results.experiment.settings:
+            cell = results.cell(setting, variant.label)
+            fits = words.kind(setting.noise) in (kind, "none")
+            if setting.dataset == dataset and fits and cell.values:
+                lines.setdefault(variant, {})[words.percentage(setting.noise)] = cell
+    return {variant: dict(sorted(points.items())) for variant, points in lines.items()}
 
 
 def _shares(results: Results, dataset: str, kind: str) -> list[float]:
-    """The percentages of wrong labels of a kind that the experiment has, from 0 on."""
-    noises = [s.noise.partition(":") for s in results.experiment.settings if s.dataset == dataset]
-    return sorted({0.0, *(_percent(rate) for found, _, rate in noises if found == kind)})
-
-
-def _percent(rate: str) -> float:
-    return round(100 * float(rate or 0), 6)
-
-
-def _records(results: Results, run: Run, fields: Iterable[str]) -> list[dict[str, Any]]:
-    """What a run recorded after each epoch, all of these fields among it."""
-    try:
-        records = run.records()
-    except (OSError, InputError):
-        records = []
-    if not records:
-        raise _damaged(results, run)
-    missing = [field for field in fields if field not in records[0]]
-    if missing == ["accuracy"]:
-        raise InputError(
-            f"run folder {run.folder}: it was made without a test set, so there is no accuracy to draw; "
-            "give another --runs"
-        )
-    if missing and "loss_right" not in records[0]:
-        raise InputError(
-            f"run folder {run.folder}: it does not tell right from wrong labels (no {missing[0]}), "
-            "because the true labels were not known; give another --runs"
-        )
-    if missing:
-        raise InputError(
-            f"run folder {run.folder}: it was made by an older version, "
-            f"which did not record {missing[0]}; {_again(results)}"
-        )
-    return records
-
-
-def _again(results: Results) -> str:
-    return f"remove the folder and make it again with `dspt reproduce {results.experiment.name}`"
-
-
-def _damaged(results: Results, run: Run) -> InputError:
-    return InputError(
-        f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}"
-    )
-
-
-def _curve(results: Results, runs: Sequence[Run], field: str, epochs: int) -> np.ndarray:
-    """A field over the first epochs, one row a seed; NaN where there is none."""
-    rows = []
-    for run in runs:
-        values = [record.get(field) for record in _records(results, run, [field])[:epochs]]
-        try:
-            rows.append(np.array(values, dtype=float))
-        except (TypeError, ValueError):
-            raise _damaged(results, run) from None
-    length = min(map(len, rows))
-    return np.stack([row[:length] for row in rows])
-
-
-def _sides(results: Results, runs: Sequence[Run], field: str, epochs: int) -> dict[str, np.ndarray]:
-    """The curves of right and of wrong labels."""
-    return {side: _curve(results, runs, f"{field}_{side}", epochs) for side in _SIDES}
+    """Return the percentages of wrong labels of a kind that the experiment has, from 0 on."""
+    noises = [s.noise for s in results.experiment.settings if s.dataset == dataset]
+    return sorted({0.0, *(words.percentage(n) for n in noises if words.kind(n) == kind)})
 
 
 def _draw_sides(panel: _Panel, sides: dict[str, np.ndarray]) -> None:
@@ -387,46 +321,20 @@ def _draw_sides(panel: _Panel, sides: dict[str, np.ndarray]) -> None:
         panel.axis.set_xlabel("")
 
 
-def _histogram(
-    results: Results, runs: Sequence[Run]
-) -> tuple[list[float], dict[str, np.ndarray], dict[str, float]]:
-    """Edges, counts and means of the first epoch's gradients of right and of wrong labels."""
-    fields = ("gradient_histogram", *(f"gradient_{side}" for side in _SIDES))
-    firsts = [_records(results, run, fields)[0] for run in runs]
-    found = [first["gradient_histogram"] for first in firsts]
-    for run, one in zip(runs, found, strict=True):
-        try:
-            sound = len(one["edges"]) == len(one["right"]) + 1 == len(one["wrong"]) + 1
-            np.array([*one["edges"], *one["right"], *one["wrong"]], dtype=float)
-        except (TypeError, ValueError, KeyError):
-            sound = False
-        if not sound:
-            raise _damaged(results, run)
-    counts = {side: np.sum([one[side] for one in found], axis=0) for side in _SIDES}
-    means = {}
-    for side in _SIDES:
-        # weighed by its samples, so that it is the mean of what the histogram shows
-        pairs = [(f[f"gradient_{side}"], sum(h[side])) for f, h in zip(firsts, found, strict=True)]
-        known = [(mean, samples) for mean, samples in pairs if mean is not None and samples]
-        if known:
-            means[side] = float(np.average([m for m, _ in known], weights=[n for _, n in known]))
-    return found[0]["edges"], counts, means
+def _bounds(run: Run) -> tuple[float, ...]:
+    """Return the least and the greatest value of DSPT's loss; nothing if the run does not tell its classes."""
+    names = run.class_names
+    if not isinstance(names, list) or len(names) < 2:
+        return ()
+    from dspt import theory  # it loads torch, which no other figure needs
+
+    return theory.bounds(len(names))
 
 
-def _classes(run: Run) -> int | None:
-    """How many classes a run had, if its folder tells."""
-    try:
-        text = (run.folder / "config.json").read_text(encoding="utf-8")
-        classes = len(json.loads(text)["class_names"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return classes if classes > 1 else None
-
-
-def _tau(entry: Entry) -> float | None:
-    """The threshold of an entry of LogitClip."""
-    options = dict(option.split("=", 1) for option in entry.options)
-    return float(options["tau"]) if entry.method == "logitclip" and "tau" in options else None
+def _tau(variant: Variant) -> float | None:
+    """Return the threshold of a variant of LogitClip."""
+    options = dict(option.split("=", 1) for option in variant.options)
+    return float(options["tau"]) if variant.method == "logitclip" and "tau" in options else None
 
 
 def _points(axis: Any, points: dict[float, Cell], **style: Any) -> None:
@@ -450,9 +358,3 @@ def _line(axis: Any, values: np.ndarray, **style: Any) -> None:
         axis.fill_between(
             epochs, mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0
         )
-
-
-def _zero_shot(axis: Any, results: Results, dataset: str) -> None:
-    cell = results.zero_shot.get(dataset)
-    if cell is not None and cell.mean is not None:
-        axis.axhline(cell.mean, **plots.ZERO_SHOT)

@@ -1,6 +1,6 @@
-"""Results in the places the paper gives them: every figure with its row, its column and its rank.
+"""Results in the places the paper gives them: every cell with its row, its column and its rank.
 
-Each way to show a table draws the same `Layout`. Our mean stands first; the paper's figure and our difference from it
+Each way to show a table draws the same `Grid`. Our mean stands first; the paper's figure and our difference from it
 stand below. A cell without runs is empty.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from dspt.experiments import paper
-from dspt.experiments.catalogue import EXPERIMENTS, NINE, Experiment, Setting, plain
+from dspt.experiments import paper, words
+from dspt.experiments.catalogue import EXPERIMENTS, NINE, Setting, plain
 from dspt.experiments.collect import Cell, Results
 
 ZERO_SHOT = "zero-shot"
@@ -24,15 +25,41 @@ FIELDS = (
     *("experiment", "dataset", "noise", "method", "options"),
     *("seeds", "mean", "std", "paper", "difference", "rank"),
 )
-KINDS = {"sym": "symmetric", "pair": "pair-flip"}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell in its place, with its rank in its setting: 1, 2 or None."""
+    """A cell in its place, with its rank in its setting: 1, 2 or None. Its texts are empty where it has no number."""
 
     cell: Cell
     rank: int | None = None
+
+    @property
+    def mean(self) -> str:
+        """Return our mean: "81.0"."""
+        return "" if self.cell.mean is None else f"{self.cell.mean:.1f}"
+
+    @property
+    def spread(self) -> str:
+        """Return the standard deviation over seeds: "1.4"."""
+        return "" if self.cell.std is None else f"{self.cell.std:.1f}"
+
+    @property
+    def paper(self) -> str:
+        """Return the paper's figure, if there is one of ours to compare with it: "95.07"."""
+        return "" if self.cell.difference is None else f"{self.cell.paper:.2f}"
+
+    @property
+    def difference(self) -> str:
+        """Return ours minus the paper's, without a sign if that rounds to zero: "−14.1"."""
+        if self.cell.difference is None:
+            return ""
+        text = f"{self.cell.difference:+.1f}"
+        return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
+
+    def marked(self, text: str, best: str, second: str) -> str:
+        """Return the text in `best` or `second` ("**{}**") if it has that rank, else as it is."""
+        return {1: best, 2: second}.get(self.rank or 0, "{}").format(text)
 
 
 @dataclass(frozen=True)
@@ -40,12 +67,12 @@ class Row:
     """A line of a table."""
 
     label: str
-    figures: tuple[Shown, ...]
+    shown: tuple[Shown, ...]
 
     @property
     def compared(self) -> bool:
-        """Whether there is a figure of the paper beside any of ours."""
-        return any(shown.cell.difference is not None for shown in self.figures)
+        """Return whether there is a figure of the paper beside any of ours."""
+        return any(shown.paper for shown in self.shown)
 
 
 @dataclass(frozen=True)
@@ -57,7 +84,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Grid:
     """A table as it is read: columns with the group each belongs to ("" if none), and blocks of rows."""
 
     rows_are: str  # "method" or "noise"
@@ -66,77 +93,81 @@ class Layout:
 
     @property
     def rows(self) -> Iterator[Row]:
-        """All rows, block by block."""
+        """Return all rows, block by block."""
         return (row for block in self.blocks for row in block.rows)
 
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Return the groups of columns, each with how many columns it spans; none if no column has one."""
+        found = [(group, len(list(c))) for group, c in groupby(group for group, _ in self.columns)]
+        return found if any(group for group, _ in found) else []
 
-def layout(results: Results) -> Layout:
-    """Return the figures in the places the paper gives them.
+    def starts(self, column: int) -> bool:
+        """Return whether a column is the first of its group, and not of the table."""
+        return column > 0 and self.columns[column][0] != self.columns[column - 1][0]
 
-    What stands side by side follows from the noises: one only, and it is the datasets; a few, and it is the methods;
-    more, and it is the noises, with a block of methods for each dataset.
+
+def arrange(results: Results) -> Grid:
+    """Return the results in the places the paper gives them.
+
+    What stands side by side follows from the noises: one only, and it is the datasets; two, and it is the methods;
+    more, and it is the noises, with a block of methods for each dataset. A network from scratch has methods side by
+    side, as it has no zero-shot accuracy to stand above them.
     """
     experiment = results.experiment
-    figures = _figures(results)
-    methods = (None, *(entry.label for entry in experiment.entries))
-    averaged = any(key[0] is None and shown.cell.values for key, shown in figures.items())
+    every = _every(results)
+    noises = experiment.noises
+    methods = (None, *(variant.label for variant in experiment.variants))
+    averaged = any(dataset is None and shown.mean for (dataset, _, _), shown in every.items())
     datasets = (*experiment.datasets, None) if averaged else experiment.datasets
 
-    def row(label: str, keys: Sequence[tuple[str | None, str, str | None]]) -> Row:
-        return Row(label, tuple(figures.get(key, Shown(Cell())) for key in keys))
+    def row(label: str, keys: Sequence[_Key]) -> Row:
+        return Row(label, tuple(every.get(key, Shown(Cell())) for key in keys))
 
-    across = _across(experiment)
-    if across == "datasets":
-        noise = experiment.noises[0]
-        rows = tuple(row(m or ZERO_SHOT, [(d, noise, m) for d in datasets]) for m in methods)
-        return Layout("method", tuple(("", d or AVERAGE) for d in datasets), (Block("", rows),))
-    if across == "noises":
-        noises = experiment.noises
+    if experiment.from_scratch or len(noises) == 2:
         blocks = tuple(
             Block(
-                d or AVERAGE,
-                tuple(row(m or ZERO_SHOT, [(d, n, m) for n in noises]) for m in methods),
+                d,
+                tuple(
+                    row(words.short(s.noise), [(d, s.noise, m) for m in methods[1:]])
+                    for s in experiment.settings
+                    if s.dataset == d
+                ),
             )
-            for d in datasets
+            for d in experiment.datasets
         )
-        return Layout("method", tuple(map(noise_label, noises)), blocks)
+        return Grid("noise", tuple(("", m or "") for m in methods[1:]), blocks)
+    if len(noises) == 1:
+        rows = tuple(row(m or ZERO_SHOT, [(d, noises[0], m) for d in datasets]) for m in methods)
+        return Grid("method", tuple(("", d or AVERAGE) for d in datasets), (Block("", rows),))
     blocks = tuple(
         Block(
-            d,
-            tuple(
-                row(short_noise(s.noise), [(d, s.noise, m) for m in methods[1:]])
-                for s in experiment.settings
-                if s.dataset == d
-            ),
+            d or AVERAGE, tuple(row(m or ZERO_SHOT, [(d, n, m) for n in noises]) for m in methods)
         )
-        for d in experiment.datasets
+        for d in datasets
     )
-    return Layout("noise", tuple(("", m or "") for m in methods[1:]), blocks)
+    return Grid("method", tuple(map(words.heading, noises)), blocks)
 
 
-def _across(experiment: Experiment) -> str:
-    if experiment.from_scratch or len(experiment.noises) == 2:
-        return "methods"
-    if len(experiment.noises) == 1:
-        return "datasets"
-    return "noises"
+# Dataset (None: their average), noise and label (None: zero-shot).
+_Key = tuple[str | None, str, str | None]
 
 
-def _figures(results: Results) -> dict[tuple[str | None, str, str | None], Shown]:
-    """Every figure by dataset (None: their average), noise and label (None: zero-shot)."""
+def _every(results: Results) -> dict[_Key, Shown]:
+    """Return every cell of the results, and the averages over datasets."""
     experiment = results.experiment
     datasets = experiment.datasets
-    labels = [entry.label for entry in experiment.entries]
-    figures: dict[tuple[str | None, str, str | None], Shown] = {}
+    labels = [variant.label for variant in experiment.variants]
+    every: dict[_Key, Shown] = {}
     for setting in experiment.settings:
         ranks = results.ranks(setting)
         for label in labels:
             shown = Shown(results.cell(setting, label), ranks.get(label))
-            figures[setting.dataset, setting.noise, label] = shown
+            every[setting.dataset, setting.noise, label] = shown
         zero_shot = results.zero_shot.get(setting.dataset, Cell())
-        figures[setting.dataset, setting.noise, None] = Shown(zero_shot)
+        every[setting.dataset, setting.noise, None] = Shown(zero_shot)
     if len(datasets) < 2:
-        return figures
+        return every
 
     # The paper's average is of its nine datasets, so it says nothing beside an average of others.
     all_nine = set(map(plain, datasets)) == set(map(plain, NINE))
@@ -149,61 +180,23 @@ def _figures(results: Results) -> dict[tuple[str | None, str, str | None], Shown
             cells[setting, label] = _average(parts, printed)
         ranks = replace(results, cells=cells).ranks(setting)
         for label in labels:
-            figures[None, noise, label] = Shown(cells[setting, label], ranks.get(label))
+            every[None, noise, label] = Shown(cells[setting, label], ranks.get(label))
         parts = [results.zero_shot.get(dataset, Cell()) for dataset in datasets]
         printed = paper.zero_shot(AVERAGE) if all_nine else None
-        figures[None, noise, None] = Shown(_average(parts, printed))
-    return figures
+        every[None, noise, None] = Shown(_average(parts, printed))
+    return every
 
 
 def _average(cells: Sequence[Cell], printed: float | None) -> Cell:
-    """The mean of the means, or an empty cell if any dataset has none."""
+    """Return the mean of the means, or an empty cell if any dataset has none."""
     means = [cell.mean for cell in cells if cell.mean is not None]
     return Cell((statistics.fmean(means),) if len(means) == len(cells) else (), printed)
 
 
-def noise_label(noise: str) -> tuple[str, str]:
-    """Return the group and the heading of a noise: "sym:0.4" is ("symmetric", "40 %")."""
-    kind, _, rate = noise.partition(":")
-    try:
-        return KINDS.get(kind, kind), f"{100 * float(rate):g} %"
-    except ValueError:
-        return "", "clean" if noise == "none" else noise
-
-
-def short_noise(noise: str) -> str:
-    """Return a noise in one or two words: "sym:0.4" is "sym 40 %"."""
-    group, heading = noise_label(noise)
-    return f"{noise.partition(':')[0]} {heading}" if group else heading
-
-
-def spread(cell: Cell) -> str:
-    """Return the standard deviation over seeds, "" with one seed or none."""
-    return "" if cell.std is None else f"{cell.std:.1f}"
-
-
-def signed(difference: float, minus: str = "−") -> str:
-    """Return a difference with its sign, and none if it rounds to zero."""
-    text = f"{difference:+.1f}"
-    return "0.0" if text[1:] == "0.0" else text.replace("-", minus)
-
-
-def spans(values: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the values with how many of each stand side by side."""
-    runs: list[tuple[str, int]] = []
-    for value in values:
-        if runs and runs[-1][0] == value:
-            runs[-1] = (value, runs[-1][1] + 1)
-        else:
-            runs.append((value, 1))
-    return runs
-
-
-def remarks(results: Results, table: Layout) -> list[str]:
+def remarks(results: Results, table: Grid) -> list[str]:
     """Return the sentences below a table: what the figures are, and what they depend on."""
-    figures = [shown.cell for row in table.rows for shown in row.figures]
     sentences = []
-    if any(cell.std is not None for cell in figures):
+    if any(shown.spread for row in table.rows for shown in row.shown):
         sentences.append(
             "± is the standard deviation over seeds; a method without it was run with one seed."
         )
@@ -241,17 +234,17 @@ def rows(results: Results) -> list[dict[str, Any]]:
         numbers = (len(cell.values), cell.mean, cell.std, cell.paper, cell.difference, rank)
         found.append(dict(zip(FIELDS, (*place, *numbers), strict=True)))
 
-    shown = dict.fromkeys(setting.dataset for setting in results.experiment.settings)
-    for dataset in shown if not results.experiment.from_scratch else ():
-        add(Setting(dataset, ""), ZERO_SHOT, "", results.zero_shot[dataset], None)
+    if not results.experiment.from_scratch:
+        for dataset in results.experiment.datasets:
+            add(Setting(dataset, ""), ZERO_SHOT, "", results.zero_shot[dataset], None)
     for setting in results.experiment.settings:
         ranks = results.ranks(setting)
-        for entry in results.experiment.entries:
-            cell, rank = results.cell(setting, entry.label), ranks.get(entry.label)
-            add(setting, entry.label, " ".join(entry.options), cell, rank)
+        for variant in results.experiment.variants:
+            cell, rank = results.cell(setting, variant.label), ranks.get(variant.label)
+            add(setting, variant.label, " ".join(variant.options), cell, rank)
     return found
 
 
 def printable(text: str) -> str:
-    """The text with nothing in it that a terminal would obey."""
+    """Return the text with nothing in it that a terminal would obey."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

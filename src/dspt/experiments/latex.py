@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dspt.experiments.collect import Results
-from dspt.experiments.layout import (
+from dspt.experiments.grid import (
     MARKED,
     NOTHING,
     THEIRS,
     Block,
-    Layout,
+    Grid,
     Shown,
-    layout,
+    arrange,
     printable,
     remarks,
-    signed,
-    spans,
-    spread,
 )
 
 # A float cannot be broken over pages, and there is no room for more lines of this size on one.
@@ -27,13 +24,12 @@ _LINES_OF_A_PAGE = 48
 
 
 def latex(results: Results) -> str:
+    """Return the table of an experiment as one or more LaTeX floats."""
     experiment = results.experiment
     if not experiment.settings:
         return f"% {experiment.name}: {NOTHING}\n"
-    table = layout(results)
-    caption = " ".join(
-        [f"{experiment.title}.", MARKED, *remarks(results, table)],
-    )
+    table = arrange(results)
+    caption = " ".join([f"{experiment.title}.", MARKED, *remarks(results, table)])
     tables = []
     for number, blocks in enumerate(_pages(table.blocks)):
         text = f"{experiment.title} (continued)." if number else caption
@@ -44,7 +40,7 @@ def latex(results: Results) -> str:
 
 
 def _pages(blocks: Sequence[Block]) -> list[list[Block]]:
-    """The blocks in as many floats as they need."""
+    """Return the blocks in as many floats as they need."""
     pages: list[list[Block]] = [[]]
     for block in blocks:
         if pages[-1] and sum(map(_height, [*pages[-1], block])) > _LINES_OF_A_PAGE:
@@ -57,7 +53,7 @@ def _height(block: Block) -> int:
     return sum(2 if row.compared else 1 for row in block.rows)
 
 
-def _float(table: Layout, caption: str, label: str) -> str:
+def _float(table: Grid, caption: str, label: str) -> str:
     named = any(block.name for block in table.blocks)
     left = 2 if named else 1
     lines = [
@@ -70,10 +66,9 @@ def _float(table: Layout, caption: str, label: str) -> str:
         rf"\begin{{tabular}}{{{'l' * left}{'c' * len(table.columns)}}}",
         r"\toprule",
     ]
-    groups = [group for group, _ in table.columns]
-    if any(groups):
+    if table.groups:
         cells, rules, start = [""] * left, [], left + 1
-        for group, size in spans(groups):
+        for group, size in table.groups:
             cells.append(rf"\multicolumn{{{size}}}{{c}}{{{_in_latex(group)}}}")
             rules.append(rf"\cmidrule(lr){{{start}-{start + size - 1}}}" if group else "")
             start += size
@@ -85,34 +80,29 @@ def _float(table: Layout, caption: str, label: str) -> str:
         name = rf"\multirow{{{_height(block)}}}{{*}}{{{_in_latex(block.name)}}}"
         for number, row in enumerate(block.rows):
             first = [name if number == 0 else ""] if named else []
-            ours = map(_ours_in_latex, row.figures)
+            ours = map(_ours_in_latex, row.shown)
             lines.append(_ampersands([*first, _in_latex(row.label), *ours]))
             if row.compared:
                 empty = [""] if named else []
-                theirs = map(_theirs_in_latex, row.figures)
+                theirs = map(_theirs_in_latex, row.shown)
                 lines.append(_ampersands([*empty, rf"{{\tiny {THEIRS}}}", *theirs]))
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table*}", ""]
     return "\n".join(lines)
 
 
 def _ours_in_latex(shown: Shown) -> str:
-    cell = shown.cell
-    if cell.mean is None:
-        return ""
-    text = f"{cell.mean:.1f}"
-    text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(shown.rank or 0, text)
-    return text + (rf"{{\tiny$\pm${spread(cell)}}}" if spread(cell) else "")
+    text = shown.marked(shown.mean, r"\textbf{{{}}}", r"\underline{{{}}}")
+    return text + (rf"{{\tiny$\pm${shown.spread}}}" if shown.spread else "")
 
 
 def _theirs_in_latex(shown: Shown) -> str:
-    cell = shown.cell
-    if cell.paper is None or cell.difference is None:
+    if not shown.paper:
         return ""
-    return rf"{{\tiny {cell.paper:.2f}, {signed(cell.difference, '$-$')}}}"
+    return rf"{{\tiny {shown.paper}, {_in_latex(shown.difference)}}}"
 
 
 def _stacked(heading: str) -> str:
-    """A heading that is longer than the figures below it, on two lines: Oxford over Pets."""
+    """Return a heading, one that is longer than the figures below it on two lines: Oxford over Pets."""
     words = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+", heading)
     if len(heading) < 10 or len(words) < 2 or "".join(words) != heading:
         return _in_latex(heading)

@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from html import escape
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from string import Template
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from dspt import __version__
-from dspt.experiments import collect, figures, layout
+from dspt.experiments import collect, figures
 from dspt.experiments.catalogue import EXPERIMENTS
 from dspt.experiments.collect import Results, Run
-from dspt.experiments.layout import Layout, Row, Shown
+from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks
 from dspt.internal.errors import InputError
 from dspt.internal.files import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
-def make(folder: Path, path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Report:
+    """What a page shows: how many runs, which figures, and what it leaves out and why."""
+
+    runs: int
+    figures: list[str]
+    left_out: dict[str, InputError]
+
+
+def make(folder: Path, path: Path) -> Report:
     """Write the page of all runs below a folder to `path`, and return what it shows."""
     runs = collect.find_runs(folder)
     if not runs:
         raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
-    left_out: dict[str, str] = {}
+    left_out: dict[str, InputError] = {}
     with TemporaryDirectory() as drawn:
         pictures = {}
         for experiment in EXPERIMENTS.values():
@@ -41,106 +58,87 @@ def make(folder: Path, path: Path) -> dict[str, Any]:
                     files = figures.draw(results, Path(drawn) / experiment.name)
                     pictures[experiment.name] = files[-1]
             except InputError as error:
-                left_out[experiment.name] = str(error)
+                left_out[experiment.name] = error
         write_report(runs, path, pictures, left_out)
-    return {"runs": len(runs), "figures": list(pictures), "left_out": left_out}
+    return Report(len(runs), list(pictures), left_out)
 
 
 def write_report(
     runs: Sequence[Run],
     path: Path,
     pictures: Mapping[str, Path],
-    left_out: dict[str, str] | None = None,
+    left_out: dict[str, InputError] | None = None,
 ) -> None:
     """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs.
 
     What cannot be shown is said on the page, with the reason; tables that cannot are added to `left_out`.
     """
     left_out = {} if left_out is None else left_out
-    tables = list(_tables(runs, left_out))
-    pictured = list(_figures(pictures))
-    sections = [*tables, *pictured, *_missing(left_out), *_all_runs(runs), *_machines(runs)]
-    links = "".join(
-        f'<li><a href="#{name}">{name.replace("-", " ", 1).capitalize()}</a></li>'
-        for name, _, _ in sections
-    )
-    body = [
-        "<header>",
-        "<h1>Learning from wrong labels: all results</h1>",
-        '<p class="lead">Every table, figure and run, as the run folders tell them.</p>',
-        _summary(runs),
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if sections else "",
-        "</header>",
-        "<main>",
-        *(
-            f'<section aria-labelledby="{name}">\n<h2 id="{name}">{title}</h2>\n{text}\n</section>'
-            for name, title, text in sections
-        ),
-        "</main>",
-        f"<footer>Written by dspt {escape(__version__)}.</footer>",
+    sections = [
+        *_tables(runs, left_out),
+        _Section("figures", "Figures", "picture", [_picture(*one) for one in pictures.items()]),
+        _Section("left-out", "Left out", "notes", [_reasons(left_out)] if left_out else []),
+        _Section("runs", "All runs", "list", [_all_runs(runs)] if runs else []),
+        _Section("machines", "Versions and machines", "list", [_machines(runs)] if runs else []),
     ]
-    page = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    text = page.substitute(title=f"dspt report: {_count(len(runs), 'run')}", body="\n".join(body))
+    text = _TEMPLATES.get_template("report.html").render(
+        count=_count(len(runs), "run"),
+        facts=_facts(runs),
+        sections=[section for section in sections if section.parts],
+        version=__version__,
+    )
     # The name of a file may hold bytes that are no UTF-8.
     write_text(path, text.encode("utf-8", "replace").decode("utf-8"))
 
 
-# A section is an anchor, a heading and what stands below it, the last two as HTML.
-_Section = tuple[str, str, str]
+@dataclass(frozen=True)
+class _Section:
+    """A part of the page with a heading. Its kind says which macro of the template shows its parts."""
+
+    anchor: str
+    title: str
+    kind: str  # "table", "picture", "notes" or "list"
+    parts: Sequence[Any]
 
 
-def _summary(runs: Sequence[Run]) -> str:
+def _facts(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the numbers at the top of the page."""
     if not runs:
-        return "<p>There are no finished runs yet.</p>"
-    hours, minutes = divmod(round(sum(map(_seconds, runs)) / 60), 60)
-    facts = {
+        return {}
+    seconds = [run.result.get("seconds") for run in runs]
+    minutes = round(sum(s for s in seconds if isinstance(s, int | float)) / 60)
+    return {
         "finished runs": len(runs),
         "datasets": len({run.dataset for run in runs}),
         "methods": len({(run.method, run.options) for run in runs}),
         "seeds": len({run.seed for run in runs}),
-        "time, all runs": f"{hours} h {minutes} min" if hours else f"{minutes} min",
+        "time, all runs": f"{minutes // 60} h {minutes % 60} min"
+        if minutes > 59
+        else f"{minutes} min",
     }
-    items = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
-    return f'<dl class="summary">{"".join(items)}</dl>'
 
 
-def _seconds(run: Run) -> float:
-    seconds = run.result.get("seconds")
-    return seconds if isinstance(seconds, (int, float)) else 0.0
+def _reasons(left_out: Mapping[str, InputError]) -> list[str]:
+    return [f"{name}: {str(why).removeprefix(f'{name}: ')}" for name, why in left_out.items()]
 
 
-def _missing(left_out: Mapping[str, str]) -> Iterator[_Section]:
-    if left_out:
-        items = "".join(
-            f"<li>{name}: {escape(why.removeprefix(f'{name}: '))}</li>"
-            for name, why in left_out.items()
-        )
-        yield "left-out", "Left out", f'<ul class="notes">{items}</ul>'
-
-
-def _tables(runs: Sequence[Run], left_out: dict[str, str]) -> Iterator[_Section]:
+def _tables(runs: Sequence[Run], left_out: dict[str, InputError]) -> Iterator[_Section]:
+    """Yield a section for each table that has runs, with a part for each kind of settings."""
     for experiment in EXPERIMENTS.values():
         if experiment.kind != "table":
             continue
         try:
             kinds = [collect.collect(experiment, kind) for kind in _kinds(runs)]
         except InputError as error:
-            left_out[experiment.name] = str(error)
+            left_out[experiment.name] = error
             continue
         kinds = [results for results in kinds if results.runs]
-        if not kinds:
-            continue
-        headings = _differences(kinds)
-        parts = []
-        for results, heading in zip(kinds, headings, strict=True):
-            if heading:
-                parts.append(f"<h3>{escape(heading)}</h3>")
-            parts.append(_table(results, heading))
-        yield f"table-{experiment.name}", escape(experiment.title), "\n".join(parts)
+        parts = [_table(*one) for one in zip(kinds, _differences(kinds), strict=True)]
+        yield _Section(f"table-{experiment.name}", experiment.title, "table", parts)
 
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs in groups of the same settings, so that each group may stand in one table."""
+    """Return the runs in groups of the same settings, so that each group may stand in one table."""
 
     def kind(run: Run) -> str:
         return json.dumps(
@@ -152,7 +150,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _differences(kinds: Sequence[Results]) -> list[str]:
-    """What each of several results of an experiment differs in from the others: "epochs 20, lr 0.002"."""
+    """Return what each of several results of an experiment differs in from the others: "epochs 20, lr 0.002"."""
     found = [results.runs[0].settings for results in kinds]
     names = sorted({name for settings in found for name in settings} - collect.MAY_DIFFER)
     differing = [n for n in names if len({json.dumps(s.get(n), default=str) for s in found}) > 1]
@@ -164,122 +162,58 @@ def _setting(name: str, settings: Mapping[str, Any]) -> str:
     if name == "model_fingerprint":
         model = Path(str(settings.get("model"))).name
         return f"model {model}" if model == value else f"model {model} ({str(value)[:8]})"
-    shown = (
-        "none"
-        if value is None
-        else str(value).lower()
-        if value is True or value is False
-        else value
-    )
+    shown = str(value).lower() if value is None or isinstance(value, bool) else value
     return f"{name.replace('_', ' ')} {shown}"
 
 
-def _table(results: Results, heading: str) -> str:
-    """The table of the results as HTML, without the rows and columns that have no runs."""
-    full = layout.layout(results)
-    table = _pruned(full)
-    width = 1 + len(table.columns)
-    groups = [group for group, _ in table.columns]
-    starts = [i > 0 and groups[i] != groups[i - 1] for i in range(len(groups))]
-    lines = []
-    if any(groups):
-        cells = [
-            f'<th scope="colgroup" colspan="{size}" class="group{_starts(number > 0)}">'
-            f"{escape(group)}</th>"
-            for number, (group, size) in enumerate(layout.spans(groups))
-        ]
-        lines.append(f"<tr><td></td>{''.join(cells)}</tr>")
-    heads = "".join(
-        f'<th scope="col" class="column{_starts(start)}">{escape(head)}</th>'
-        for (_, head), start in zip(table.columns, starts, strict=True)
-    )
-    lines.append(f'<tr><th scope="col">{escape(table.rows_are)}</th>{heads}</tr>')
-    bodies = []
-    for block in table.blocks:
-        rows = []
-        if block.name:
-            rows.append(
-                f'<tr class="block"><th scope="rowgroup" colspan="{width}">{escape(block.name)}</th></tr>'
-            )
-        for row in block.rows:
-            cells = [
-                f'<td class="figure{_starts(start)}">{_cell(shown)}</td>'
-                for shown, start in zip(row.figures, starts, strict=True)
-            ]
-            rows.append(f'<tr><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>')
-        bodies.append("<tbody>" + "\n".join(rows) + "</tbody>")
-    made = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}"
-    caption = escape(f"{made} with {heading}" if heading else made)
-    sentences = [layout.MARKED, *layout.remarks(results, table), *_left_out(full, table)]
-    notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">\n'
-        f'<table class="results"><caption>{caption}</caption>\n<thead>{"".join(lines)}</thead>\n'
-        + "\n".join(bodies)
-        + f'</table></div>\n<ul class="notes">{notes}</ul>'
-    )
+def _table(results: Results, heading: str) -> dict[str, Any]:
+    """Return the table of the results, without the rows and columns that have no runs."""
+    full = arrange(results)
+    grid = _pruned(full)
+    caption = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}"
+    return {
+        "heading": heading,
+        "grid": grid,
+        "caption": f"{caption} with {heading}" if heading else caption,
+        "notes": [MARKED, *remarks(results, grid), *_left_out(full, grid)],
+    }
 
 
-def _starts(start: bool) -> str:
-    return " starts" if start else ""
-
-
-def _cell(shown: Shown) -> str:
-    cell = shown.cell
-    if cell.mean is None:
-        return ""
-    text = f"{cell.mean:.1f}"
-    text = {1: f"<b>{text}</b>", 2: f"<u>{text}</u>"}.get(shown.rank or 0, text)
-    if cell.std is not None:
-        text += f' <span class="spread">± {layout.spread(cell)}</span>'
-    if cell.paper is not None and cell.difference is not None:
-        text += f"<small>{cell.paper:.2f}, {layout.signed(cell.difference)}</small>"
-    return text
-
-
-def _pruned(table: Layout) -> Layout:
-    """The table without rows and columns that hold no run. Zero-shot is in every column and says nothing."""
+def _pruned(table: Grid) -> Grid:
+    """Return the table without rows and columns that hold no run. Zero-shot is in every column and says nothing."""
     kept = [
         i
         for i in range(len(table.columns))
-        if any(r.figures[i].cell.values for r in table.rows if r.label != layout.ZERO_SHOT)
+        if any(r.shown[i].cell.values for r in table.rows if r.label != ZERO_SHOT)
     ]
     blocks = []
     for block in table.blocks:
-        rows = [Row(row.label, tuple(row.figures[i] for i in kept)) for row in block.rows]
-        rows = [row for row in rows if any(shown.cell.values for shown in row.figures)]
-        if any(row.label != layout.ZERO_SHOT for row in rows):
+        rows = [Row(row.label, tuple(row.shown[i] for i in kept)) for row in block.rows]
+        rows = [row for row in rows if any(shown.cell.values for shown in row.shown)]
+        if any(row.label != ZERO_SHOT for row in rows):
             blocks.append(replace(block, rows=tuple(rows)))
     return replace(table, columns=tuple(table.columns[i] for i in kept), blocks=tuple(blocks))
 
 
-def _left_out(full: Layout, table: Layout) -> list[str]:
-    """A sentence that names the rows and columns without runs, if there are any."""
+def _left_out(full: Grid, table: Grid) -> list[str]:
+    """Return a sentence that names the rows and columns without runs, if there are any."""
     rows = {row.label for row in table.rows}
     names = [row.label for row in full.rows if row.label not in rows]
     names += [" ".join(filter(None, c)) for c in full.columns if c not in table.columns]
     return [f"Without runs, and so left out: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
-def _figures(figures: Mapping[str, Path]) -> Iterator[_Section]:
-    if not figures:
-        return
-    parts = []
-    for name, path in figures.items():
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(
-                f"figure {name}: {path} cannot be read ({error.strerror}); draw it first"
-            ) from None
-        if not data.startswith(_PNG):
-            raise InputError(f"figure {name}: {path} is not a PNG; give the PNG of the figure")
-        title = escape(EXPERIMENTS[name].title if name in EXPERIMENTS else name)
-        source = "data:image/png;base64," + base64.b64encode(data).decode("ascii")
-        parts.append(
-            f'<figure><img src="{source}" alt="Figure: {title}"><figcaption>{title}</figcaption></figure>'
-        )
-    yield "figures", "Figures", "\n".join(parts)
+def _picture(name: str, path: Path) -> dict[str, str]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"figure {name}: {path} cannot be read ({error.strerror}); draw it first"
+        ) from None
+    if not data.startswith(_PNG):
+        raise InputError(f"figure {name}: {path} is not a PNG; give the PNG of the figure")
+    title = EXPERIMENTS[name].title if name in EXPERIMENTS else name
+    return {"title": title, "data": base64.b64encode(data).decode("ascii")}
 
 
 _COLUMNS: dict[str, Callable[[Run], Any]] = {
@@ -298,33 +232,21 @@ _COLUMNS: dict[str, Callable[[Run], Any]] = {
 _NUMBERS = {"seed", "epochs", "accuracy", "zero-shot", "wrong labels (%)", "seconds"}
 
 
-def _all_runs(runs: Sequence[Run]) -> Iterator[_Section]:
-    if not runs:
-        return
-    rows = [[str(value(run)) for value in _COLUMNS.values()] for run in runs]
-    shown = [i for i, name in enumerate(_COLUMNS) if name != "options" or any(r[i] for r in rows)]
-    names = list(_COLUMNS)
-    table = _list(
-        "Every finished run; a click on a heading sorts.",
-        [names[i] for i in shown],
-        [[row[i] for i in shown] for row in rows],
-        "list sortable",
-    )
-    yield "runs", "All runs", table
+def _all_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    columns = _COLUMNS
+    if not any(run.options for run in runs):
+        columns = {name: text for name, text in columns.items() if name != "options"}
+    rows = [[str(text(run)) for text in columns.values()] for run in runs]
+    return _list("Every finished run; a click on a heading sorts.", columns, rows, sortable=True)
 
 
 def _figure(value: Any, spec: str, times: float = 1) -> str:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
     return format(times * value, spec) if number else ""
 
 
-def _machines(runs: Sequence[Run]) -> Iterator[_Section]:
-    if not runs:
-        return
-    counted: dict[str, int] = {}
-    for run in runs:
-        kind = json.dumps(_environment(run))
-        counted[kind] = counted.get(kind, 0) + 1
+def _machines(runs: Sequence[Run]) -> dict[str, Any]:
+    counted = Counter(json.dumps(run.environment()) for run in runs)
     found = [(json.loads(kind), number) for kind, number in counted.items()]
     names = list(dict.fromkeys(name for environment, _ in found for name in environment))
     rows = [
@@ -332,39 +254,17 @@ def _machines(runs: Sequence[Run]) -> Iterator[_Section]:
         for e, number in found
     ]
     caption = "Versions and machines, with the number of runs made by each."
-    yield "machines", "Versions and machines", _list(caption, ["runs", *names], rows, "list")
+    return _list(caption, ["runs", *names], rows, sortable=False)
 
 
-def _environment(run: Run) -> dict[str, Any]:
-    try:
-        found = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _list(caption: str, names: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
-    classes = [
-        "number" if name in _NUMBERS else "long" if name in ("folder", "platform") else "word"
-        for name in names
+def _list(
+    caption: str, names: Iterable[str], rows: Sequence[Sequence[str]], sortable: bool
+) -> dict[str, Any]:
+    columns = [
+        (n, "number" if n in _NUMBERS else "long" if n in ("folder", "platform") else "word")
+        for n in names
     ]
-    heads = "".join(
-        f'<th scope="col" class="{c}">{escape(name)}</th>'
-        for name, c in zip(names, classes, strict=True)
-    )
-    lines = (
-        "<tr>"
-        + "".join(
-            f'<td class="{c}">{escape(text)}</td>' for text, c in zip(row, classes, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">\n'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption>\n'
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>" + "\n".join(lines) + "</tbody></table></div>"
-    )
+    return {"caption": caption, "columns": columns, "rows": rows, "sortable": sortable}
 
 
 def _count(number: int, what: str) -> str:
