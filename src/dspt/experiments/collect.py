@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a setting and an variant gave: the accuracies by seed, and what the paper printed."""
+    """What a setting and a variant gave: the accuracies by seed, and what the paper printed."""
 
     values: tuple[float, ...] = ()
     paper: float | None = None
