@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +40,22 @@ def feature_file(path: Path, train: int = 100, test: int = 40) -> Path:
         classnames=np.array(NAMES),
     )
     return path
+
+
+def finished_run(
+    folder: Path,
+    result: dict,
+    settings: dict | None = None,
+    class_names: Sequence[str] = NAMES,
+    records: Iterable[dict] = (),
+    environment: dict | None = None,
+) -> Path:
+    """Return `folder` with a finished run in it, as `dspt train` leaves it as far as tables and figures look."""
+    folder.mkdir(parents=True)
+    described = {"format": 1, "settings": settings or {}, "class_names": list(class_names)}
+    (folder / "config.json").write_text(json.dumps(described))
+    (folder / "result.json").write_text(json.dumps({"epochs": 5, **result}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if environment is not None:
+        (folder / "environment.json").write_text(json.dumps(environment))
+    return folder

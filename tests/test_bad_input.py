@@ -375,7 +375,9 @@ class TestOddImages:
             for item in (str(tmp_path / "a.jpg"), Image.open(tmp_path / "a.jpg")):
                 with Decoder(look, 1) as decoder:
                     (view,) = decoder.views([item], [0])
-                np.testing.assert_array_equal(view.pixels, look(Image.fromarray(expected), view.digest))
+                np.testing.assert_array_equal(
+                    view.pixels, look(Image.fromarray(expected), view.digest)
+                )
 
     @pytest.mark.parametrize(
         ("at", "junk"),

@@ -1,6 +1,5 @@
 """Figures: what is drawn is what the run folders say, and the same runs give the same file."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from math import e, log
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from problems import finished_run
 
 from dspt import plots
 from dspt.experiments import figures
@@ -26,15 +26,10 @@ def write(folder, dataset, noise, method, seed=1, accuracy=80.0, records=(), cla
     """Write a finished run as `dspt train` leaves it, as far as figures look at it."""
     option = settings.get("option", [])
     folder = folder / f"{dataset}-{noise}-{method}{''.join(option)}-{seed}".replace(":", "")
-    folder.mkdir(parents=True)
-    config = {"settings": {"method": method, "seed": seed, **settings}}
-    config["class_names"] = [f"class {c}" for c in range(classes)]
     result = {"data": dataset, "noise": noise, "method": method, "seed": seed}
     result |= {"accuracy": accuracy, "zero_shot": 60.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "result.json").write_text(json.dumps(result))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    return folder
+    settings |= {"method": method, "seed": seed}
+    return finished_run(folder, result, settings, [f"class {c}" for c in range(classes)], records)
 
 
 def epochs(count, scale=1.0):
@@ -354,14 +349,6 @@ class TestCurves:
         ]
         assert_allclose(bounds, [log(1 + 9 / e), log(e + 9)])
         assert len(coop.lines) == 2
-
-    def test_no_bounds_where_the_classes_are_not_known(self, tmp_path):
-        folder = write(tmp_path, "embedded", "sym:0.4", "dspt", records=epochs(3))
-        config = json.loads((folder / "config.json").read_text())
-        del config["class_names"]
-        (folder / "config.json").write_text(json.dumps(config))
-        (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
-        assert len(axis.lines) == 2
 
     def test_one_loss_has_one_scale_under_both_noises_and_each_loss_its_own(self, tmp_path):
         for noise, scale in (("sym:0.4", 1.0), ("pair:0.4", 5.0)):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from html.parser import HTMLParser
 
 import pytest
+from problems import finished_run
 
 from dspt.experiments.collect import find_runs
 from dspt.experiments.report import make, write_report
@@ -51,7 +51,6 @@ class Page(HTMLParser):
 
 def add_run(folder, accuracy, data="caltech101", noise="sym:0.4", method="dspt", seed=1, **more):
     """Write a finished run; `more` are settings, or `zero_shot` and `environment`."""
-    folder.mkdir(parents=True)
     result = {
         "data": data,
         "noise": noise,
@@ -63,9 +62,7 @@ def add_run(folder, accuracy, data="caltech101", noise="sym:0.4", method="dspt",
         "seconds": 12.0,
     }
     environment = more.pop("environment", {"python": "3.99.1"})
-    (folder / "result.json").write_text(json.dumps(result))
-    (folder / "config.json").write_text(json.dumps({"settings": more}))
-    (folder / "environment.json").write_text(json.dumps(environment))
+    finished_run(folder, result, more, environment=environment)
 
 
 @pytest.fixture
@@ -138,8 +135,8 @@ def test_escapes_everything_that_comes_from_run_folders(tmp_path, report):
         option=[],
         environment={"<i>key": evil},
     )
-    add_run(tmp_path / "runs" / "c", 80.0, template=evil, data=evil)
-    add_run(tmp_path / "runs" / "d", 80.0, data=evil, method=evil, noise=evil, option=[evil])
+    add_run(tmp_path / "runs" / "c", 80.0, template=evil + "{}", data=evil)
+    add_run(tmp_path / "runs" / "d", 80.0, data=evil, method=evil, noise=evil, option=[evil + "=1"])
     page = report()
     assert len(page.all("script")) == 1
     assert page.all("i") == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 
 import pytest
+from problems import finished_run
 
 from dspt.experiments.catalogue import EXPERIMENTS, NINE
 from dspt.experiments.collect import collect, find_runs
@@ -25,7 +25,6 @@ def results(tmp_path):
     def make(runs, experiment=MAIN, zero_shot=50.0):
         for number, (dataset, noise, method, seed, accuracy) in enumerate(runs):
             folder = tmp_path / f"run{number}"
-            folder.mkdir()
             result = {
                 "data": dataset,
                 "noise": noise,
@@ -34,9 +33,8 @@ def results(tmp_path):
                 "accuracy": accuracy,
                 "zero_shot": zero_shot,
             }
-            (folder / "result.json").write_text(json.dumps(result))
             settings = {"epochs": 5} | ({"learner": "network"} if experiment.from_scratch else {})
-            (folder / "config.json").write_text(json.dumps({"settings": settings}))
+            finished_run(folder, result, settings)
         return collect(experiment, find_runs(tmp_path))
 
     return make

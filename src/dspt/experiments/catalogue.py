@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from dspt.internal.errors import InputError
+from dspt.internal.names import plain
 
 
 @dataclass(frozen=True)
@@ -263,11 +264,6 @@ def usual_model(experiment: Experiment) -> str | None:
             "data: embedded and others need different models", "set `model`, or do one at a time"
         )
     return "embedded"
-
-
-def plain(name: str) -> str:
-    """Return a name as it is compared: "Stanford_Cars" is "stanfordcars"."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def narrowed(experiment: Experiment, only: str) -> Experiment:

@@ -9,54 +9,41 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dspt.config import HARMLESS, Config, NetworkConfig, config_for
+from dspt.config import HARMLESS, NetworkConfig, config_for
 from dspt.experiments import catalogue, paper
-from dspt.experiments.catalogue import NINE, Experiment, Setting, Variant, plain
+from dspt.experiments.catalogue import NINE, Experiment, Setting, Variant
 from dspt.internal.errors import InputError
+from dspt.internal.names import plain
+from dspt.runs import Finished, Result, Run, find
 
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run, as its folder tells it."""
+class TableRun:
+    """A finished run, as tables and figures look at it."""
 
-    folder: Path
-    dataset: str
+    dataset: str  # as the paper writes it
     noise: str
     method: str
     options: tuple[str, ...]
     seed: int
-    settings: dict[str, Any]  # all settings of the run
-    result: dict[str, Any]
-    class_names: list[str] | None = (
-        None  # these two tell data apart; None if the folder does not say
-    )
-    samples: dict[str, Any] | None = None
+    settings: dict[str, Any]  # all settings of the run, and the fingerprint of its model
+    result: Result
+    class_names: tuple[str, ...]
+    run: Run
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return what was recorded after each epoch."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        try:
-            records = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError):
-            records = [None]
-        if not all(isinstance(record, dict) for record in records):
-            raise InputError(
-                f"run folder {self.folder}: metrics.jsonl is damaged; remove the folder and do the run again"
-            )
-        return records
+    @property
+    def accuracy(self) -> float:
+        """The figure of the run."""
+        assert self.result.accuracy is not None  # others are in no table
+        return self.result.accuracy
 
-    def environment(self) -> dict[str, Any]:
-        """Return the versions and the machine of the run; nothing if they cannot be read."""
-        try:
-            text = (self.folder / "environment.json").read_text(encoding="utf-8")
-            found = json.loads(text)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.run.path
 
 
 @dataclass(frozen=True)
@@ -87,12 +74,12 @@ class Results:
     """The runs that belong to an experiment, as cells."""
 
     experiment: Experiment  # on the datasets there are runs of
-    runs: tuple[Run, ...]
+    runs: tuple[TableRun, ...]
     cells: dict[tuple[Setting, str], Cell]  # by setting and label of the variant
     zero_shot: dict[str, Cell]  # by dataset
     notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
 
-    def runs_of(self, setting: Setting, variant: Variant) -> list[Run]:
+    def runs_of(self, setting: Setting, variant: Variant) -> list[TableRun]:
         """Return the runs of a cell, by seed; a run that was done twice counts once."""
         found = {run.seed: run for run in self.runs if _in_cell(run, setting, variant)}
         return [found[seed] for seed in sorted(found)]
@@ -112,54 +99,34 @@ class Results:
         return {label: best.index(mean) + 1 for label, mean in means.items() if mean in best}
 
 
-def find_runs(folder: Path | str) -> list[Run]:
+def find_runs(folder: Path | str) -> list[TableRun]:
     """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs folder {folder}: no such folder", "give `runs`, where the runs are")
-    found = (_read_run(path.parent) for path in sorted(folder.rglob("result.json")))
-    return [run for run in found if run is not None]
+    return [_table_run(one) for one in find(folder) if one.result.accuracy is not None]
 
 
-def _read_run(folder: Path) -> Run | None:
-    """Return the run in a folder; None if there is none whose accuracy could be shown."""
-    try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        settings = description["settings"]
-        if "limit" in settings:
-            settings = {**settings, "shots": settings["limit"]}
-        usual = config_for(settings.get("learner"))()
-        settings = {**asdict(Config()), **asdict(usual), **settings}
-        # a network from scratch is known by its name
-        settings["model_fingerprint"] = (
-            settings["model"] if usual == NetworkConfig() else description.get("model_fingerprint")
-        )
-        run = Run(
-            folder=folder,
-            dataset=_paper_name(result["data"]),
-            noise=result["noise"],
-            method=result["method"],
-            options=tuple(settings["option"]),
-            seed=result["seed"],
-            settings=settings,
-            result=result,
-            class_names=description.get("class_names"),
-            samples=result.get("samples"),
-        )
-        texts = (run.noise, run.method, *run.options)
-        numbers = (result["accuracy"], settings["lr"], result.get("zero_shot") or 0)
-        sound = (
-            all(isinstance(text, str) for text in texts)
-            and all(isinstance(number, int | float) for number in numbers)
-            and isinstance(run.seed, int)
-        )
-        return run if sound else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+def _table_run(found: Finished) -> TableRun:
+    """Return a finished run as tables look at it."""
+    description, result = found.description, found.result
+    settings = asdict(description.settings)
+    # a network from scratch is known by its name
+    settings["model_fingerprint"] = description.model_fingerprint or settings["model"]
+    return TableRun(
+        dataset=_paper_name(result.data),
+        noise=result.noise,
+        method=result.method,
+        options=description.settings.option,
+        seed=result.seed,
+        settings=settings,
+        result=result,
+        class_names=description.class_names,
+        run=found.run,
+    )
 
 
-def with_settings(runs: Sequence[Run], conditions: str) -> list[Run]:
+def with_settings(runs: Sequence[TableRun], conditions: str) -> list[TableRun]:
     """Return the runs whose settings are as in "epochs=20,learner=prompt"."""
     wanted = {}
     for part in conditions.split(","):
@@ -170,13 +137,15 @@ def with_settings(runs: Sequence[Run], conditions: str) -> list[Run]:
             raise InputError(f"where {name}: no run has such a setting; one is epochs")
         wanted[name] = value
 
-    def fits(run: Run) -> bool:
+    def fits(run: TableRun) -> bool:
         return all(str(run.settings.get(n)).lower() == v.lower() for n, v in wanted.items())
 
     return [run for run in runs if fits(run)]
 
 
-def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = False) -> Results:
+def collect(
+    experiment: Experiment, runs: Sequence[TableRun], every_dataset: bool = False
+) -> Results:
     """Return the results of an experiment from the runs that belong to it.
 
     Only datasets of which there are runs are shown, unless `every_dataset`. Runs that differ in anything but dataset,
@@ -188,7 +157,7 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
     found = Results(experiment, tuple(belonging), {}, {}, ())
     cells = {
         (setting, variant.label): Cell(
-            tuple(run.result["accuracy"] for run in found.runs_of(setting, variant)),
+            tuple(run.accuracy for run in found.runs_of(setting, variant)),
             paper.accuracy(experiment.name, setting, variant.label),
         )
         for setting in experiment.settings
@@ -197,9 +166,9 @@ def collect(experiment: Experiment, runs: Sequence[Run], every_dataset: bool = F
     zero_shot = {}
     for name in experiment.datasets:
         ours = [
-            run.result["zero_shot"]
+            run.result.zero_shot
             for run in belonging
-            if run.dataset == name and run.result.get("zero_shot") is not None
+            if run.dataset == name and run.result.zero_shot is not None
         ]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
     return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
@@ -244,7 +213,7 @@ def gather(
 
 
 def on_datasets_of(
-    runs: Sequence[Run], experiment: Experiment, every_dataset: bool = False
+    runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool = False
 ) -> Experiment:
     """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too."""
     # The paper's come first, in its order; then others, such as "embedded".
@@ -263,10 +232,10 @@ def _paper_name(dataset: str) -> str:
     return next((name for name in (*NINE, "CIFAR10") if plain(name) == plain(dataset)), dataset)
 
 
-def _belongs(run: Run, experiment: Experiment) -> bool:
+def _belongs(run: TableRun, experiment: Experiment) -> bool:
     """Return whether a run is one of the experiment's, on whatever dataset."""
     return (
-        (run.settings["learner"] == "network") == experiment.from_scratch
+        (run.settings["learner"] == NetworkConfig.learner) == experiment.from_scratch
         and any(_same_variant(run, variant) for variant in experiment.variants)
         and run.noise in experiment.noises
         and all(run.settings.get(name) == value for name, value in experiment.config.items())
@@ -275,7 +244,7 @@ def _belongs(run: Run, experiment: Experiment) -> bool:
     )
 
 
-def _in_cell(run: Run, setting: Setting, variant: Variant) -> bool:
+def _in_cell(run: TableRun, setting: Setting, variant: Variant) -> bool:
     return (
         run.dataset == setting.dataset
         and run.noise == setting.noise
@@ -283,11 +252,11 @@ def _in_cell(run: Run, setting: Setting, variant: Variant) -> bool:
     )
 
 
-def _same_variant(run: Run, variant: Variant) -> bool:
+def _same_variant(run: TableRun, variant: Variant) -> bool:
     return run.method == variant.method and run.options == variant.options
 
 
-def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
+def _check_alike(experiment: Experiment, runs: Sequence[TableRun]) -> None:
     """Raise `InputError` if runs of one table were made with different settings, or of different data."""
     for name in sorted({name for run in runs for name in run.settings} - MAY_DIFFER):
         values = {json.dumps(run.settings.get(name)): run.folder for run in runs}
@@ -297,8 +266,8 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
                 f"{experiment.name}: its runs differ in {name}, {one} in {first} and {other} in {second}",
                 f"give `where` {name}=VALUE to take one kind, or another `runs`",
             )
-    cells: dict[Any, Run] = {}
-    contents: dict[str, Run] = {}
+    cells: dict[Any, TableRun] = {}
+    contents: dict[str, TableRun] = {}
     for run in runs:
         other_data = contents.setdefault(run.dataset, run)
         cell = (run.dataset, run.noise, run.method, run.options, run.seed)
@@ -310,7 +279,7 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
                 "same data",
                 what_to_do,
             )
-        if twice.result["accuracy"] != run.result["accuracy"]:
+        if twice.accuracy != run.accuracy:
             raise InputError(
                 f"{experiment.name}: {twice.folder} and {run.folder} are the same run, but not of the same accuracy, "
                 "so data, versions or machines differ",
@@ -318,13 +287,13 @@ def _check_alike(experiment: Experiment, runs: Sequence[Run]) -> None:
             )
 
 
-def _may_be_same_data(one: Run, other: Run) -> bool:
+def _may_be_same_data(one: TableRun, other: TableRun) -> bool:
     """Return whether nothing that both know of their data differs."""
-    pairs = ((one.class_names, other.class_names), (one.samples, other.samples))
-    return all(a == b or a is None or b is None for a, b in pairs)
+    samples = {one.result.samples, other.result.samples} - {None}
+    return one.class_names == other.class_names and len(samples) < 2
 
 
-def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
+def _notes(runs: Sequence[TableRun]) -> tuple[str, ...]:
     """Return what the cells depend on, as the runs tell it: epochs, seeds, model, versions, and what is unusual."""
     if not runs:
         return ()
@@ -348,6 +317,6 @@ def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
     ]
     if unusual:
         notes.append(f"Not the paper's setting: {', '.join(unusual)}")
-    environments = [run.environment() for run in runs]
+    environments = [run.run.environment() for run in runs]
     versions = {f"{n} {e[n]}" for e in environments for n in ("dspt", "torch") if n in e}
     return (*notes, ", ".join(sorted(versions))) if versions else tuple(notes)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dspt.experiments.collect import Results, Run
+from dspt.experiments.collect import Results, TableRun
 from dspt.internal.errors import InputError
 
 SIDES = ("right", "wrong")  # samples whose label is right, and those whose label is wrong
 
 
-def curve(results: Results, runs: Sequence[Run], field: str, epochs: int) -> np.ndarray:
+def curve(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -> np.ndarray:
     """Return a field over the first epochs, one row a seed; NaN where there is none."""
     rows = []
     for run in runs:
@@ -26,13 +26,15 @@ def curve(results: Results, runs: Sequence[Run], field: str, epochs: int) -> np.
     return np.stack([row[:length] for row in rows])
 
 
-def sides(results: Results, runs: Sequence[Run], field: str, epochs: int) -> dict[str, np.ndarray]:
+def sides(
+    results: Results, runs: Sequence[TableRun], field: str, epochs: int
+) -> dict[str, np.ndarray]:
     """Return the curves of right and of wrong labels."""
     return {side: curve(results, runs, f"{field}_{side}", epochs) for side in SIDES}
 
 
 def histogram(
-    results: Results, runs: Sequence[Run]
+    results: Results, runs: Sequence[TableRun]
 ) -> tuple[list[float], dict[str, np.ndarray], dict[str, float]]:
     """Return edges, counts and means of the first epoch's gradients of right and of wrong labels."""
     fields = ("gradient_histogram", *(f"gradient_{side}" for side in SIDES))
@@ -57,10 +59,10 @@ def histogram(
     return found[0]["edges"], counts, means
 
 
-def _records(results: Results, run: Run, fields: Iterable[str]) -> list[dict[str, Any]]:
+def _records(results: Results, run: TableRun, fields: Iterable[str]) -> list[dict[str, Any]]:
     """Return what a run recorded after each epoch, all of these fields among it."""
     try:
-        records = run.records()
+        records = run.run.records()
     except (OSError, InputError):
         records = []
     if not records:
@@ -85,7 +87,7 @@ def _records(results: Results, run: Run, fields: Iterable[str]) -> list[dict[str
     )
 
 
-def _damaged(results: Results, run: Run) -> InputError:
+def _damaged(results: Results, run: TableRun) -> InputError:
     return InputError(
         f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}"
     )

@@ -13,7 +13,7 @@ import numpy as np
 from dspt import plots
 from dspt.experiments import curves, words
 from dspt.experiments.catalogue import Setting, Variant
-from dspt.experiments.collect import Cell, Results, Run
+from dspt.experiments.collect import Cell, Results, TableRun
 from dspt.internal.errors import InputError
 
 # The widths of one and of two columns of a paper, in inches.
@@ -213,7 +213,7 @@ def _panels(results: Results, count: int, columns: int, height: float = 1.9) -> 
     return figure, [figure.add_subplot(spec[i // columns, i % columns]) for i in range(count)]
 
 
-def _grid(results: Results, read: Callable[[list[Run]], Any]) -> tuple[Any, list[_Panel]]:
+def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any, list[_Panel]]:
     """Return a figure and its panels in rows of settings and columns of variants, those that have runs."""
     experiment = results.experiment
     found = {
@@ -321,14 +321,11 @@ def _draw_sides(panel: _Panel, sides: dict[str, np.ndarray]) -> None:
         panel.axis.set_xlabel("")
 
 
-def _bounds(run: Run) -> tuple[float, ...]:
-    """Return the least and the greatest value of DSPT's loss; nothing if the run does not tell its classes."""
-    names = run.class_names
-    if not isinstance(names, list) or len(names) < 2:
-        return ()
+def _bounds(run: TableRun) -> tuple[float, ...]:
+    """Return the least and the greatest value of DSPT's loss."""
     from dspt import theory  # it loads torch, which no other figure needs
 
-    return theory.bounds(len(names))
+    return theory.bounds(len(run.class_names))
 
 
 def _tau(variant: Variant) -> float | None:

@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from dspt.experiments import paper, words
-from dspt.experiments.catalogue import EXPERIMENTS, NINE, Setting, plain
+from dspt.experiments.catalogue import EXPERIMENTS, NINE, Setting
 from dspt.experiments.collect import Cell, Results
+from dspt.internal.names import plain
 
 ZERO_SHOT = "zero-shot"
 AVERAGE = "AVG"

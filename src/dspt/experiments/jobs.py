@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from dspt.config import Settings, from_dict
+from dspt.config import NetworkConfig, Settings, from_dict
 from dspt.engine.job import Job
 from dspt.experiments.catalogue import Experiment, RunSpec
 from dspt.internal.errors import InputError
@@ -31,7 +31,7 @@ def _job(spec: RunSpec, experiment: Experiment, out: Path) -> Job:
     source, noise, variant = spec.setting.dataset, spec.setting.noise, spec.variant
     settings = {
         **experiment.config,
-        **({"learner": "network"} if experiment.from_scratch else {}),
+        **({"learner": NetworkConfig.learner} if experiment.from_scratch else {}),
         "method": variant.method,
         "option": variant.options,
         "seed": spec.seed,

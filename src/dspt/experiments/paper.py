@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dspt.experiments.catalogue import Setting, plain
+from dspt.experiments.catalogue import Setting
+from dspt.internal.names import plain
 
 
 def accuracy(experiment: str, setting: Setting, label: str) -> float | None:

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dspt import __version__
 from dspt.experiments import collect, figures
 from dspt.experiments.catalogue import EXPERIMENTS
-from dspt.experiments.collect import Results, Run
+from dspt.experiments.collect import Results, TableRun
 from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks
 from dspt.internal.errors import InputError
 from dspt.internal.files import write_text
@@ -64,7 +64,7 @@ def make(folder: Path, path: Path) -> Report:
 
 
 def write_report(
-    runs: Sequence[Run],
+    runs: Sequence[TableRun],
     path: Path,
     pictures: Mapping[str, Path],
     left_out: dict[str, InputError] | None = None,
@@ -101,12 +101,11 @@ class _Section:
     parts: Sequence[Any]
 
 
-def _facts(runs: Sequence[Run]) -> dict[str, Any]:
+def _facts(runs: Sequence[TableRun]) -> dict[str, Any]:
     """Return the numbers at the top of the page."""
     if not runs:
         return {}
-    seconds = [run.result.get("seconds") for run in runs]
-    minutes = round(sum(s for s in seconds if isinstance(s, int | float)) / 60)
+    minutes = round(sum(run.result.seconds for run in runs) / 60)
     return {
         "finished runs": len(runs),
         "datasets": len({run.dataset for run in runs}),
@@ -122,7 +121,7 @@ def _reasons(left_out: Mapping[str, InputError]) -> list[str]:
     return [f"{name}: {str(why).removeprefix(f'{name}: ')}" for name, why in left_out.items()]
 
 
-def _tables(runs: Sequence[Run], left_out: dict[str, InputError]) -> Iterator[_Section]:
+def _tables(runs: Sequence[TableRun], left_out: dict[str, InputError]) -> Iterator[_Section]:
     """Yield a section for each table that has runs, with a part for each kind of settings."""
     for experiment in EXPERIMENTS.values():
         if experiment.kind != "table":
@@ -137,10 +136,10 @@ def _tables(runs: Sequence[Run], left_out: dict[str, InputError]) -> Iterator[_S
         yield _Section(f"table-{experiment.name}", experiment.title, "table", parts)
 
 
-def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
+def _kinds(runs: Sequence[TableRun]) -> list[list[TableRun]]:
     """Return the runs in groups of the same settings, so that each group may stand in one table."""
 
-    def kind(run: Run) -> str:
+    def kind(run: TableRun) -> str:
         return json.dumps(
             {name: run.settings.get(name) for name in names}, sort_keys=True, default=str
         )
@@ -216,23 +215,23 @@ def _picture(name: str, path: Path) -> dict[str, str]:
     return {"title": title, "data": base64.b64encode(data).decode("ascii")}
 
 
-_COLUMNS: dict[str, Callable[[Run], Any]] = {
+_COLUMNS: dict[str, Callable[[TableRun], Any]] = {
     "dataset": lambda run: run.dataset,
     "noise": lambda run: run.noise,
     "method": lambda run: run.method,
     "options": lambda run: " ".join(map(str, run.options)),
     "seed": lambda run: run.seed,
     "epochs": lambda run: run.settings.get("epochs"),
-    "accuracy": lambda run: _figure(run.result.get("accuracy"), ".2f"),
-    "zero-shot": lambda run: _figure(run.result.get("zero_shot"), ".2f"),
-    "wrong labels (%)": lambda run: _figure(run.result.get("wrong_labels"), ".1f", 100),
-    "seconds": lambda run: _figure(run.result.get("seconds"), ".0f"),
+    "accuracy": lambda run: _figure(run.result.accuracy, ".2f"),
+    "zero-shot": lambda run: _figure(run.result.zero_shot, ".2f"),
+    "wrong labels (%)": lambda run: _figure(run.result.wrong_labels, ".1f", 100),
+    "seconds": lambda run: _figure(run.result.seconds, ".0f"),
     "folder": lambda run: run.folder.name,
 }
 _NUMBERS = {"seed", "epochs", "accuracy", "zero-shot", "wrong labels (%)", "seconds"}
 
 
-def _all_runs(runs: Sequence[Run]) -> dict[str, Any]:
+def _all_runs(runs: Sequence[TableRun]) -> dict[str, Any]:
     columns = _COLUMNS
     if not any(run.options for run in runs):
         columns = {name: text for name, text in columns.items() if name != "options"}
@@ -240,13 +239,12 @@ def _all_runs(runs: Sequence[Run]) -> dict[str, Any]:
     return _list("Every finished run; a click on a heading sorts.", columns, rows, sortable=True)
 
 
-def _figure(value: Any, spec: str, times: float = 1) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return format(times * value, spec) if number else ""
+def _figure(value: float | None, spec: str, times: float = 1) -> str:
+    return "" if value is None else format(times * value, spec)
 
 
-def _machines(runs: Sequence[Run]) -> dict[str, Any]:
-    counted = Counter(json.dumps(run.environment()) for run in runs)
+def _machines(runs: Sequence[TableRun]) -> dict[str, Any]:
+    counted = Counter(json.dumps(run.run.environment()) for run in runs)
     found = [(json.loads(kind), number) for kind, number in counted.items()]
     names = list(dict.fromkeys(name for environment, _ in found for name in environment))
     rows = [
