@@ -17,7 +17,6 @@ __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 
 # Silent unless the program that uses dspt wants to hear: the command line tells the notes itself.
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())
 
 _FORMS = (
     "give a folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature "

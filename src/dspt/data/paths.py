@@ -39,8 +39,10 @@ class Rows(Sequence[Item]):
 
     def take(self, positions: np.ndarray) -> Self:
         """Return the items at these positions, in their order."""
+        # All rows are counted by a range, which numpy would make a list of first.
+        rows = positions if isinstance(self._rows, range) else np.asarray(self._rows)[positions]
         taken = object.__new__(type(self))
-        taken.__dict__.update(self.__dict__, _rows=np.asarray(self._rows)[positions])
+        taken.__dict__.update(self.__dict__, _rows=rows)
         return taken
 
     def __repr__(self) -> str:
