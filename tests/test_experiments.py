@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from checkpoints import tiny_clip
-from problems import QUIET, feature_file
+from problems import QUIET, feature_file, finished_run
 from typer.testing import CliRunner
 
 from dspt import runs
@@ -344,10 +344,8 @@ class TestCollect:
     def test_networks_from_scratch_of_different_sizes_are_not_mixed(self, tmp_path):
         for model in ("small", "resnet34"):
             result = {"data": "CIFAR10", "noise": "sym:0.5", "method": "coop", "seed": 1}
-            (tmp_path / model).mkdir()
-            (tmp_path / model / "result.json").write_text(json.dumps(result | {"accuracy": 20.0}))
             settings = {"learner": "network", "model": model}
-            (tmp_path / model / "config.json").write_text(json.dumps({"settings": settings}))
+            finished_run(tmp_path / model, result | {"accuracy": 20.0}, settings)
         result = dspt("table", "cifar10", "--runs", tmp_path)
         assert result.exit_code != 0
         with pytest.raises(InputError, match="small"):

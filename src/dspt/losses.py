@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dspt.internal.checks import out_of_range
 from dspt.internal.errors import InputError
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -216,8 +217,7 @@ def check_values(logits: Tensor, labels: Tensor) -> None:
     low, high = labels.aminmax()
     if low < 0 or high >= classes:
         row = int(((labels < 0) | (labels >= classes)).nonzero()[0])
-        expected = f"0..{classes - 1} for {classes} classes"
-        raise InputError(f"labels: expected {expected}, found {int(labels[row])} at row {row}")
+        raise out_of_range(int(labels[row]), classes, f"row {row}")
     # A sum needs no memory and is finite only if all its terms are; it may overflow, so look again.
     if not logits.detach().sum().isfinite() and not logits.isfinite().all():
         row, column = (~logits.isfinite()).nonzero()[0].tolist()

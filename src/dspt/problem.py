@@ -13,6 +13,7 @@ import numpy as np
 from dspt import learners, methods, noise
 from dspt.config import Config, Settings
 from dspt.data import Dataset, few_shot
+from dspt.internal.checks import check_labels
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.learners import Learner, Parameters, Reader
@@ -208,8 +209,5 @@ def _check(problem: Problem, learner: Learner) -> None:
         if inputs is not None:
             learner.check_inputs(inputs, name)
     for name, labels in (("labels", problem.labels), ("test labels", problem.test_y)):
-        if labels is not None and ((labels < 0) | (labels >= classes)).any():
-            row = int(np.argmax((labels < 0) | (labels >= classes)))
-            raise InputError(
-                f"{name}: expected 0..{classes - 1} for {classes} classes, found {labels[row]} at row {row}"
-            )
+        if labels is not None:
+            check_labels(labels, classes, name)

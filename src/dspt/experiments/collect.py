@@ -305,8 +305,7 @@ def _notes(runs: Sequence[TableRun]) -> tuple[str, ...]:
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}, "
         f"model {', '.join(models)}"
     ]
-    views = settings["views"]
-    if settings["learner"] != "network":  # CoOp draws a new crop each time
+    if (views := settings.get("views")) is not None:  # CoOp draws a new crop each time
         notes.append(f"{views} views of each image" if views else "The centre view of each image")
     usual = asdict(config_for(settings["learner"])())
     said = {*MAY_DIFFER, "epochs", "model_fingerprint", "views"}
