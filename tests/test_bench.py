@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.backbone.prompt import initial_context
 from dspt.backbone.text import TextTower
-from dspt.bench import encoding, epochs, memory, startup, steps, summary
+from dspt.bench import encoding, epochs, memory, neighbour, startup, steps, summary, timing
 from dspt.cli import app
 from dspt.internal.errors import InputError
 
@@ -176,6 +178,66 @@ def test_epochs_are_timed_for_each_number_of_samples():
             assert one[f"{per_sample}_lowest"] <= one[per_sample] <= one[f"{per_sample}_highest"]
 
 
+def test_epochs_beside_a_busy_program_lie_between_epochs_alone(monkeypatch):
+    running, seen = [], []
+
+    @contextmanager
+    def none_but_noted():
+        running.append(True)
+        yield
+        running.pop()
+
+    @contextmanager
+    def epochs_on(samples, batch_size):
+        yield lambda name, n: seen.append(bool(running)) or (3.0 if running else 2.0)
+
+    monkeypatch.setattr(neighbour, "busy_neighbour", none_but_noted)
+    monkeypatch.setattr(neighbour, "epochs_on", epochs_on)
+    found = neighbour.measure(2, QUIET)
+    assert seen[1:] == [False, True, False, True, False]  # the first warms up
+    assert (found["alone_seconds"], found["beside_seconds"], found["ratio"]) == (2.0, 3.0, 1.5)
+
+
+def test_the_busy_program_is_gone_afterwards():
+    with neighbour.busy_neighbour() as process:
+        assert process.poll() is None
+    assert process.returncode is not None
+
+
+def test_the_busy_program_is_gone_after_an_error():
+    with pytest.raises(KeyboardInterrupt), neighbour.busy_neighbour() as process:
+        raise KeyboardInterrupt
+    assert process.returncode is not None
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="a process keeps its dead parent's number there"
+)
+def test_the_busy_program_ends_when_its_parent_is_killed():
+    program = (
+        "import sys, time\nfrom dspt.bench.neighbour import busy_neighbour\n"
+        "with busy_neighbour() as process:\n    print(process.pid, flush=True)\n    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        spinning = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while _runs(spinning) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(spinning)
+
+
+def _runs(process: int) -> bool:
+    status = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True
+    ).stdout
+    return bool(status.strip()) and not status.startswith("Z")  # nobody may be there to bury it
+
+
+def test_a_ratio_is_to_what_was_measured_around_it():
+    assert timing.ratios([3.0, 8.0], [1.0, 2.0, 6.0]) == [2.0, 2.0]
+
+
 def test_start_up_is_measured(monkeypatch):
     commands, run, seconds = [], startup._seconds, iter([9.0, 0.2, 1.5])
 
@@ -209,10 +271,12 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     assert found["encode"]["fraction"] == 0.95
     assert found["run"]["ratio"] > 0
     assert found["memory"]["100"]["ours_mib"] == 1.0
+    assert found["neighbour"]["ratio"] > 0
     assert (tmp_path / "bench.png").stat().st_size > 5000
     text = "\n".join(summary.lines(found))
     assert "one training step, ViT-B/16's text tower" in text
     assert "0.95" in text
+    assert "the same beside a busy program" in text
 
 
 @pytest.mark.parametrize("name", ["bench.txt", "bench", "file/bench.png", "file/in/bench.png"])

@@ -6,7 +6,11 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dspt.internal.threads import spare_waiting_threads
+
 __version__ = "0.1.0"
+
+spare_waiting_threads()  # before anything loads torch, which reads it once
 
 if TYPE_CHECKING:
     from dspt import losses, methods, noise, theory

@@ -4,8 +4,10 @@ steps.py      one training step, the reference way against ours, and against the
 encoding.py   images from files against the image tower alone
 memory.py     the memory that training takes
 epochs.py     epochs on cached features, for more and more of them
+neighbour.py  the same beside a busy program
 startup.py    how long the command line takes to start
-report.py     all of it as lines and as a picture
+timing.py     seconds, medians, ranges
+summary.py    all of it as lines and as a picture
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dspt.internal.progress import Reporter
 
 
 def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
-    """Return the measured figures by part; `report.lines` puts them in words."""
+    """Return the measured figures by part; `summary.lines` puts them in words."""
     from dspt.bench import startup
 
     # first, while this process is small: it takes longer to start another from a large one
@@ -24,7 +26,7 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
 
     import torch
 
-    from dspt.bench import encoding, epochs, memory, steps
+    from dspt.bench import encoding, epochs, memory, neighbour, steps
     from dspt.runs import environment
 
     cases = steps.CASES
@@ -40,6 +42,7 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
         result["encode"] = encoding.measure(1, 8, reporter)
         result["memory"] = memory.measure([cases["100"]], reporter, reference=False)
         result["epochs"] = epochs.measure([10**3, 10**4], 3, reporter)
+        result["neighbour"] = neighbour.measure(3, reporter)
     else:
         result["step"] = steps.measure("vit-b-16", list(cases.values()), 5, reporter)
         result["step_vit_l14"] = steps.measure("vit-l-14", list(cases.values()), 3, reporter)
@@ -47,6 +50,7 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
         result["memory"] = memory.measure(list(cases.values()), reporter)
         result["memory"] |= memory.measure([memory.MANY], reporter, reference=False)
         result["epochs"] = epochs.measure([10**4, 10**5, 10**6], 3, reporter)
+        result["neighbour"] = neighbour.measure(20, reporter)
     result["run"] = steps.whole_run(result["step"]["100"], result["encode"])
     result["environment"] = environment()
     return result

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from dspt.backbone.image import ImageTower, Preprocessing
+from dspt.bench.timing import ratios, seconds
 from dspt.data.images import open_image
 from dspt.features import embed
 from dspt.features.decoding import Decoder, Look
@@ -37,37 +36,36 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
         for start in range(0, images, size):
             tower(views[start : start + size])
 
-    tower_rates, file_rates, fractions = [], [], []
+    def from_files() -> None:
+        embed(files, tower, decoder=decoder)
+
+    def decode() -> None:
+        for file in files:
+            tower.preprocessing.test_view(open_image(file))
+
     with (
         tempfile.TemporaryDirectory() as folder,
         Decoder(Look(tower.preprocessing), processes=True) as decoder,
         reporter.task("encoding", 2 * rounds + 1) as update,
     ):
         files = photographs(Path(folder), images)
-        started = time.perf_counter()
-        for file in files:
-            tower.preprocessing.test_view(open_image(file))
-        decode = (time.perf_counter() - started) / images
+        decoding = seconds(decode)
         embed(files[:size], tower, decoder=decoder)  # workers start, memory is taken
+        tower_rates, file_rates = [images / seconds(alone)], []
         update(1, "")
-        for i in range(rounds):
-            before = _rate(images, alone)
-            update(2 * i + 2, "")
-            rate = _rate(images, lambda: embed(files, tower, decoder=decoder))
-            update(2 * i + 3, "")
-            tower_rates.append(before)
-            file_rates.append(rate)
-    tower_rates.append(_rate(images, alone))
-    # Each measurement from files lies between two of the tower alone.
-    for i, rate in enumerate(file_rates):
-        fractions.append(2 * rate / (tower_rates[i] + tower_rates[i + 1]))
+        for number in range(rounds):
+            file_rates.append(images / seconds(from_files))
+            update(2 * number + 2, "")
+            tower_rates.append(images / seconds(alone))
+            update(2 * number + 3, "")
+    fractions = ratios(file_rates, tower_rates)
     return {
         "tower": statistics.median(tower_rates),
         "files": statistics.median(file_rates),
         "fraction": statistics.median(fractions),
         "lowest": min(fractions),
         "highest": max(fractions),
-        "decode_ms": 1000 * decode,
+        "decode_ms": 1000 * decoding / images,
     }
 
 
@@ -98,9 +96,3 @@ def photographs(folder: Path, count: int) -> list[str]:
         files.append(str(folder / f"{i}.jpg"))
         image.save(files[-1], quality=90)
     return files
-
-
-def _rate(images: int, work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return images / (time.perf_counter() - started)

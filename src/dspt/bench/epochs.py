@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
 
 from dspt import learners, train
+from dspt.bench import timing
 from dspt.config import Config
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
@@ -28,33 +29,18 @@ BATCH = 256
 # Prototypes run no tower, so that what else a sample costs shows.
 LEARNERS = ("prompt", "prototypes")
 
+# An epoch of a learner on so many samples; its seconds.
+Epoch = Callable[[str, int], float]
+
 
 def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, dict[str, float]]:
     """Return, by number of samples, epochs/s and microseconds a sample of each learner, measured in turn."""
-    configs = {
-        name: Config(model="embedded", learner=name, epochs=1, batch_size=BATCH, device="cpu")
-        for name in LEARNERS
-    }
-    tower = open_text_tower(configs["prompt"])
-    made = {name: learners.make(CLASSES, config, tower) for name, config in configs.items()}
     runs = list(product(LEARNERS, sizes))
     seconds: dict[tuple[str, int], list[float]] = {run: [] for run in runs}
-
-    def epoch(name: str, n: int) -> float:
-        problem = Problem(CLASSES, x[:n], np.arange(n) % len(CLASSES))
-        started = time.perf_counter()
-        list(train.fit(Task.of(problem, configs[name], made[name])))
-        return time.perf_counter() - started
-
     with (
-        tempfile.TemporaryFile() as file,
+        epochs_on(max(sizes), BATCH) as epoch,
         reporter.task("epochs", rounds * len(runs)) as update,
     ):
-        x = np.memmap(
-            file, np.float32, shape=(max(sizes), tower.feature_dim)
-        )  # as stores give them
-        x[:] = Stream(0, "bench", "features").uniform(x.size).reshape(x.shape) - 0.5
-        x /= np.linalg.norm(x, axis=1, keepdims=True)
         for name in LEARNERS:
             epoch(name, min(sizes))  # warms up
         for number in range(rounds):
@@ -71,12 +57,34 @@ def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, 
     }
 
 
+@contextmanager
+def epochs_on(samples: int, batch_size: int) -> Iterator[Epoch]:
+    """Yield a function that trains a learner for one epoch on up to `samples` features and returns the seconds."""
+    configs = {
+        name: Config(model="embedded", learner=name, epochs=1, batch_size=batch_size, device="cpu")
+        for name in LEARNERS
+    }
+    tower = open_text_tower(configs["prompt"])
+    made = {name: learners.make(CLASSES, config, tower) for name, config in configs.items()}
+    with tempfile.TemporaryFile() as file:
+        # as stores give them
+        x = np.memmap(file, np.float32, shape=(samples, tower.feature_dim))
+        x[:] = Stream(0, "bench", "features").uniform(x.size).reshape(x.shape) - 0.5
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+
+        def epoch(name: str, n: int) -> float:
+            problem = Problem(CLASSES, x[:n], np.arange(n) % len(CLASSES))
+            task = Task.of(problem, configs[name], made[name])
+            return timing.seconds(lambda: list(train.fit(task)))
+
+        yield epoch
+
+
 def _summary(n: int, seconds: list[float]) -> dict[str, float]:
+    per_sample = [1e6 * s / n for s in seconds]
     median = statistics.median(seconds)
     return {
         "seconds": median,
         "epochs_per_second": 1 / median,
-        "microseconds_per_sample": 1e6 * median / n,
-        "microseconds_per_sample_lowest": 1e6 * min(seconds) / n,
-        "microseconds_per_sample_highest": 1e6 * max(seconds) / n,
+        **timing.spread("microseconds_per_sample", per_sample),
     }

@@ -64,7 +64,8 @@ def _in_process(case: Case, kind: str, checkpoint: Checkpoint) -> dict[str, floa
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 class _BenchLearner(PromptLearner):
@@ -107,5 +108,5 @@ def short_training(case: Case, kind: str, folder: str) -> None:
 
 
 def _peak() -> float:
-    """The most memory this process has had, in MiB, since it was last told to count anew."""
+    """Return the most memory this process has had, in MiB, since it was last told to count anew."""
     return int(re.findall(r"VmHWM:\s*(\d+) kB", _STATUS.read_text())[0]) / 2**10

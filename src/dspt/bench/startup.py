@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
+from dspt.bench import timing
 from dspt.internal.progress import Reporter
 
 
@@ -46,14 +45,9 @@ def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
         for number in range(repeats):
             trains.append(_seconds("train", str(data), *short, "--out", f"{folder}/{number}"))
             update(number + 1, "")
-    found = {}
-    for name, seconds in (("help_seconds", helps), ("train_seconds", trains)):
-        found[name] = statistics.median(seconds)
-        found[f"{name}_lowest"], found[f"{name}_highest"] = min(seconds), max(seconds)
-    return found
+    return timing.spread("help_seconds", helps) | timing.spread("train_seconds", trains)
 
 
 def _seconds(*arguments: str) -> float:
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "dspt", *arguments], check=True, capture_output=True)
-    return time.perf_counter() - started
+    command = [sys.executable, "-m", "dspt", *arguments]
+    return timing.seconds(lambda: subprocess.run(command, check=True, capture_output=True))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,11 @@ from torch import Tensor
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.prompt import Layout, initial_context
 from dspt.backbone.text import Prompts, TextTower
+from dspt.bench.timing import seconds, spread
 from dspt.internal.progress import Reporter
+
+# A context becomes the features of the classes.
+ClassFeatures = Callable[[Tensor], Tensor]
 
 SIZES: dict[str, dict[str, int]] = {
     "vit-b-16": {},  # transformers' defaults: width 512, 12 layers, 8 heads
@@ -61,7 +64,8 @@ class Case:
     def lengths(self) -> list[int]:
         """Return the number of tokens of each class's suffix; the names are taken again where there are fewer."""
         names = np.repeat(list(self.suffixes), list(self.suffixes.values()))
-        return np.resize(np.random.RandomState(0).permutation(names), self.classes).tolist()
+        lengths = np.resize(np.random.RandomState(0).permutation(names), self.classes)
+        return [int(length) for length in lengths]
 
 
 # By the real names of the datasets; "short" names are as long as Caltech101's.
@@ -112,65 +116,58 @@ def _measure(
     begin = initial_context(checkpoint, prompts.tower.embeddings, prompts.layout, 1)
     images = F.normalize(torch.randn(BATCH, prompts.tower.feature_dim), dim=1)
 
-    def step(class_features: Callable[[Tensor], Tensor]) -> float:
+    def step(class_features: ClassFeatures) -> None:
         context = begin.clone().requires_grad_()
-        started = time.perf_counter()
         logits = 100 * images @ class_features(context).T
-        F.cross_entropy(logits, torch.arange(BATCH) % logits.shape[1]).backward()
-        return time.perf_counter() - started
+        loss = F.cross_entropy(logits, torch.arange(BATCH) % logits.shape[1])
+        torch.autograd.backward(loss)
 
-    def forward(class_features: Callable[[Tensor], Tensor]) -> float:
-        with torch.no_grad():
-            started = time.perf_counter()
-            class_features(begin)
-            return time.perf_counter() - started
+    @torch.no_grad()
+    def forward(class_features: ClassFeatures) -> None:
+        class_features(begin)
 
     feature_diff, gradient_diff = differences(prompts, theirs, begin, compared)  # warms up, too
     ours, scaled, ratios, fractions, alone = [], [], [], [], []
     forwards, scaled_forwards = [], []
     products_alone = matrix_products(prompts, case.classes)
+    scale = case.classes / compared
     for _ in range(repeats):
         mine = []
         for _ in range(_PAIRS if case.classes <= _SHORT else 1):
-            around = step(prompts), products_alone(), step(prompts)
-            mine += [around[0], around[2]]
-            alone.append(around[1])
-            fractions.append(around[1] / statistics.fmean(mine[-2:]))
-        full = step(theirs) * case.classes / compared
-        forwards.append(forward(prompts))
-        scaled_forwards.append(forward(theirs) * case.classes / compared)
+            before, gemm, after = (
+                seconds(step, prompts),
+                seconds(products_alone),
+                seconds(step, prompts),
+            )
+            mine += [before, after]
+            alone.append(gemm)
+            fractions.append(gemm / statistics.fmean([before, after]))
+        scaled.append(seconds(step, theirs) * scale)
+        forwards.append(seconds(forward, prompts))
+        scaled_forwards.append(seconds(forward, theirs) * scale)
         ours += mine
-        scaled.append(full)
-        ratios.append(full / statistics.median(mine))
+        ratios.append(scaled[-1] / statistics.median(mine))
     return {
         "classes": case.classes,
         "reference_classes": compared,
         "positions": prompts.tokens,
         "reference_positions": case.classes * LENGTH,
-        "ours_seconds": statistics.median(ours),
-        "ours_seconds_lowest": min(ours),
-        "ours_seconds_highest": max(ours),
-        "reference_seconds": statistics.median(scaled),
-        "reference_seconds_lowest": min(scaled),
-        "reference_seconds_highest": max(scaled),
+        **spread("ours_seconds", ours),
+        **spread("reference_seconds", scaled),
         "ours_forward_seconds": statistics.median(forwards),
         "reference_forward_seconds": statistics.median(scaled_forwards),
-        "ratio": statistics.median(ratios),
-        "ratio_lowest": min(ratios),
-        "ratio_highest": max(ratios),
+        **spread("ratio", ratios),
         "gemm_seconds": statistics.median(alone),
         "gemm_gflops": operations(prompts, case.classes) / statistics.median(alone) / 1e9,
-        "gemm_fraction": statistics.median(fractions),
-        "gemm_fraction_lowest": min(fractions),
-        "gemm_fraction_highest": max(fractions),
+        **spread("gemm_fraction", fractions),
         "feature_diff": feature_diff,
         "gradient_diff": gradient_diff,
     }
 
 
 def differences(
-    prompts: Callable[[Tensor], Tensor],
-    theirs: Callable[[Tensor], Tensor],
+    prompts: ClassFeatures,
+    theirs: ClassFeatures,
     begin: Tensor,
     compared: int,
 ) -> tuple[float, float]:
@@ -180,7 +177,7 @@ def differences(
         context = begin.clone().requires_grad_()
         features = class_features(context)[:compared]
         weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(0))
-        (features * weights).sum().backward()
+        torch.autograd.backward((features * weights).sum())
         assert context.grad is not None
         found.append((features.detach(), context.grad))
     (ours, our_gradient), (other, other_gradient) = found
@@ -213,8 +210,8 @@ def operations(prompts: Prompts, classes: int) -> int:
     return sum(2 * 2 * n * r * i * o for n, r, i, o in products(prompts, classes))
 
 
-def matrix_products(prompts: Prompts, classes: int) -> Callable[[], float]:
-    """Return a function that does the matrix products of a step, and nothing else, and gives their seconds.
+def matrix_products(prompts: Prompts, classes: int) -> Callable[[], None]:
+    """Return a function that does the matrix products of a step, and nothing else.
 
     Each has a weight of its own, as in the tower: together they are many times as large as a processor's cache, and a
     product repeated with the same weight would be faster than any step can be. Results go where they went before, so
@@ -226,16 +223,14 @@ def matrix_products(prompts: Prompts, classes: int) -> Callable[[], float]:
     ]
     results = [(torch.empty_like(gradient), torch.empty_like(x)) for x, gradient, _ in operands]
 
-    def seconds() -> float:
-        started = time.perf_counter()
+    def multiply() -> None:
         for (x, gradient, weights), (forward, backward) in zip(operands, results, strict=True):
             for weight in weights:
                 torch.mm(x, weight.T, out=forward)
                 torch.mm(gradient, weight, out=backward)
-        return time.perf_counter() - started
 
-    seconds()  # warms up
-    return seconds
+    multiply()  # warms up
+    return multiply
 
 
 def whole_run(step: dict[str, float], encode: dict[str, float]) -> dict[str, float]:
@@ -274,7 +269,7 @@ def whole_run(step: dict[str, float], encode: dict[str, float]) -> dict[str, flo
 
 @contextmanager
 def random_text_tower(size: str) -> Iterator[Checkpoint]:
-    """Give a checkpoint with random weights, in the size of CLIP's text tower."""
+    """Yield a checkpoint with random weights, in the size of CLIP's text tower."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
     from transformers.utils import logging
 
@@ -303,9 +298,7 @@ def layout(suffixes: Sequence[Sequence[int]]) -> Layout:
     return Layout(prefix, tuple(map(tuple, suffixes)), (CONTEXT,))
 
 
-def reference(
-    checkpoint: Checkpoint, suffixes: Sequence[Sequence[int]]
-) -> Callable[[Tensor], Tensor]:
+def reference(checkpoint: Checkpoint, suffixes: Sequence[Sequence[int]]) -> ClassFeatures:
     """Return the function context -> class features, by transformers over all 77 positions."""
     from transformers import CLIPTextModelWithProjection
 

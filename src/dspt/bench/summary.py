@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dspt import plots
+from dspt.bench import epochs, neighbour
 from dspt.bench.encoding import HEIGHT, WIDTH
-from dspt.bench.epochs import BATCH, LEARNERS
 from dspt.bench.memory import REFERENCE_CLASSES
 from dspt.internal.progress import clock
 
@@ -17,14 +19,16 @@ _TOWERS = {"step": "ViT-B/16", "step_vit_l14": "ViT-L/14"}
 def lines(result: dict[str, Any]) -> list[str]:
     """Return the figures in words and small tables."""
     environment = result["environment"]
+    encode, run, startup = result["encode"], result["run"], result["startup"]
+    beside = result["neighbour"]
     shown = [
         f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32"
     ]
     for part, tower in _TOWERS.items():
         if part in result:
             shown += ["", *_steps(result[part], tower)]
-    encode, run = result["encode"], result["run"]
-    shown += [
+    return [
+        *shown,
         "",
         "encoding images with ViT-B/16",
         f"  tower alone, pixels in memory  {encode['tower']:8.2f} images/s",
@@ -41,27 +45,19 @@ def lines(result: dict[str, Any]) -> list[str]:
         "",
         "memory that training takes, two steps and a test, ViT-B/16's text tower",
         *_memory(result["memory"]),
-    ]
-    shown += [
         "",
-        f"an epoch on cached features, embedded text tower, 10 classes, batches of {BATCH}",
-    ]
-    for learner in LEARNERS:
-        for n, one in result["epochs"].items():
-            shown.append(
-                f"  {learner:<11}{int(n):>9,} samples {one[f'{learner}_seconds']:8.2f} s, "
-                f"{one[f'{learner}_epochs_per_second']:8.3f} epochs/s, "
-                f"{_range(one, f'{learner}_microseconds_per_sample', '.1f')} µs a sample"
-            )
-    startup = result["startup"]
-    shown += [
+        f"an epoch on cached features, embedded text tower, 10 classes, batches of {epochs.BATCH}",
+        *_epochs(result["epochs"]),
+        "",
+        f"the same beside a busy program, {neighbour.SAMPLES:,} samples, batches of {neighbour.BATCH}",
+        f"  alone {beside['alone_seconds']:.2f} s, beside it {beside['beside_seconds']:.2f} s: "
+        f"{_range(beside, 'ratio')} times as long",
         "",
         "start-up",
         f"  dspt --help {_range(startup, 'help_seconds')} s",
         "  dspt train on cached features, start to end of a first epoch of two steps "
         f"{_range(startup, 'train_seconds')} s",
     ]
-    return shown
 
 
 def _range(found: dict[str, float], key: str, form: str = ".2f") -> str:
@@ -69,6 +65,16 @@ def _range(found: dict[str, float], key: str, form: str = ".2f") -> str:
     if low == high:  # measured once
         return f"{found[key]:{form}}"
     return f"{found[key]:{form}} ({low:{form}} to {high:{form}})"
+
+
+def _epochs(found: dict[str, dict[str, float]]) -> list[str]:
+    return [
+        f"  {learner:<11}{int(n):>9,} samples {one[f'{learner}_seconds']:8.2f} s, "
+        f"{one[f'{learner}_epochs_per_second']:8.3f} epochs/s, "
+        f"{_range(one, f'{learner}_microseconds_per_sample', '.1f')} µs a sample"
+        for learner in epochs.LEARNERS
+        for n, one in found.items()
+    ]
 
 
 def _memory(found: dict[str, dict[str, float]]) -> list[str]:
@@ -104,12 +110,10 @@ def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:
     features, gradient = (
         max(one[key] for one in found.values()) for key in ("feature_diff", "gradient_diff")
     )
-    shown.append(
-        f"  class features differ by at most {features:.0e}, the gradient by {gradient:.0e} of its length"
-    )
-    shown.append(
-        "  names are as long as EuroSAT's, OxfordPets', Caltech101's (100, 196, 1000), StanfordCars'"
-    )
+    shown += [
+        f"  class features differ by at most {features:.0e}, the gradient by {gradient:.0e} of its length",
+        "  names are as long as EuroSAT's, OxfordPets', Caltech101's (100, 196, 1000), StanfordCars'",
+    ]
     scaled = [key for key, one in found.items() if one["reference_classes"] < one["classes"]]
     if scaled:
         most = max(one["reference_classes"] for one in found.values())
@@ -129,27 +133,22 @@ def draw(result: dict[str, Any], path: Path) -> None:
         width = 0.8 / len(parts)
         for number, part in enumerate(parts):
             found = result[part]
-            places = [i + (number - (len(parts) - 1) / 2) * width for i in range(len(found))]
-            style = {"color": ("#0072B2", "#E69F00")[number], "hatch": ("", "///")[number]}
+            places = np.arange(len(found)) + (number - (len(parts) - 1) / 2) * width
             for axis, key in ((left, "ratio"), (right, "gemm_fraction")):
-                values = [one[key] for one in found.values()]
-                low = [
-                    value - one[f"{key}_lowest"]
-                    for value, one in zip(values, found.values(), strict=True)
-                ]
-                high = [
-                    one[f"{key}_highest"] - value
-                    for value, one in zip(values, found.values(), strict=True)
-                ]
+                value, low, high = (
+                    np.array([one[f"{key}{end}"] for one in found.values()])
+                    for end in ("", "_lowest", "_highest")
+                )
                 axis.bar(
                     places,
-                    values,
+                    value,
                     width,
-                    yerr=[low, high],
+                    yerr=[value - low, high - value],
                     label=_TOWERS[part],
+                    color=("#0072B2", "#E69F00")[number],
+                    hatch=("", "///")[number],
                     edgecolor="white",
                     error_kw={"linewidth": 0.8},
-                    **style,
                 )
                 axis.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
                 axis.set_xlabel("classes")

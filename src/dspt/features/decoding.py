@@ -23,6 +23,7 @@ from dspt.data.images import BadImage, open_image
 from dspt.features import contents
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream
+from dspt.internal.threads import cores
 
 # From so many image files on, processes earn back the second that they take to start.
 PROCESSES_FROM = 2048
@@ -75,7 +76,7 @@ class Decoder:
         if workers is not None and workers < 1:
             raise InputError(f"workers: expected at least 1, found {workers}")
         self.look = look
-        self._workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self._workers = workers or min(MOST_WORKERS, cores())
         self._processes = processes
         self._pools: dict[bool, Executor] = {}
 

@@ -1,24 +1,55 @@
-"""Work on many items in threads, in order, a few ahead."""
+"""Threads: how those of OpenMP wait, and work on many items in order, a few ahead."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Progress = Callable[[int, int], None]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
+# Turns of its loop that a waiting thread of libgomp takes before it sleeps; its own default is 300,000, which are some
+# 10 ms. As long as waking it takes: a shorter wait is cheaper awake, a longer one asleep (docs/performance.md).
+SPINS = 300
+
+# Any of these is the user's own word on how threads wait.
+_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_WAIT_POLICY")
+
+
+def spare_waiting_threads() -> None:
+    """Have OpenMP's threads sleep soon when they wait for each other, which changes no result.
+
+    Threads that spin take the cores from the very threads they wait for as soon as another program runs. The runtime
+    reads the setting when it is loaded, so this does nothing once torch is, nor where the user has set any of it.
+    Processes that are started later inherit it.
+    """
+    if "torch" not in sys.modules and not any(name in os.environ for name in _WAITING):
+        os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may run on, which can be fewer than the machine has."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 def in_threads(
     work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int | None = None
 ) -> Iterator[_Result]:
-    """Give `work(item)` for each item, in their order, with a few of them under way at a time."""
-    workers = workers or min(8, os.cpu_count() or 1)
+    """Yield `work(item)` for each item, in their order, with a few of them under way at a time."""
+    # Not above: `import dspt` comes here, and this import takes as long as all the others of `dspt --help`.
+    from concurrent.futures import ThreadPoolExecutor
+
+    workers = workers or min(8, cores())
     pool = ThreadPoolExecutor(workers)
     ahead: deque[Future[_Result]] = deque()
     try:
