@@ -1,7 +1,8 @@
 """Training beside a busy program: what a shared machine costs, as a ratio to the same work alone.
 
 Two threads and a busy program on two cores have two thirds of a core each, so that work takes half as long again. What
-is beyond that is lost to waiting.
+is beyond that is lost to waiting. On a machine that others use at the same time nothing is alone, and the ratio says
+little: the seconds do.
 """
 
 from __future__ import annotations
