@@ -32,7 +32,7 @@ _FEW = 64
 _OWN = ("method", "options", "class_names", "random_state", "seed", "skip_bad", "cache", "verbose")
 
 
-class PromptClassifier(ClassifierMixin, BaseEstimator):
+class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A CLIP image classifier whose prompt is learnt from labels that may be wrong.
 
     Parameters

@@ -244,7 +244,7 @@ def blank(
 
 
 def share_y(axes: Sequence[Any]) -> None:
-    """Give panels already drawn one y-axis, on which the data of all of them fit."""
+    """Return panels already drawn one y-axis, on which the data of all of them fit."""
     for axis in axes[1:]:
         axis.sharey(axes[0])
     for axis in axes[:1]:

@@ -275,4 +275,5 @@ def _right(problem: Problem, seen: list[np.ndarray]) -> np.ndarray:
     """Return which of the samples seen have a right label."""
     assert problem.true_labels is not None
     samples = np.concatenate(seen)
-    return problem.labels[samples] == problem.true_labels[samples]
+    right: np.ndarray = problem.labels[samples] == problem.true_labels[samples]
+    return right

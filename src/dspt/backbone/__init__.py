@@ -1,0 +1,1 @@
+"""A CLIP checkpoint as two frozen functions: images to features, prompts to class prototypes."""

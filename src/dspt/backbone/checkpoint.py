@@ -80,7 +80,7 @@ class Checkpoint:
         return digest.hexdigest()[:32]
 
     def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
-        """The weights whose names start with one of `prefixes`, in fp32."""
+        """Return the weights whose names start with one of `prefixes`, in fp32."""
         from safetensors import SafetensorError, safe_open
 
         found = {}
@@ -120,7 +120,7 @@ class Checkpoint:
             raise InputError(f"model {self.name}: its tokenizer cannot be read ({error})") from None
 
     def token_id(self, token: str) -> int:
-        """The id of a special token such as <|endoftext|>."""
+        """Return the id of a special token such as <|endoftext|>."""
         found = self.tokenizer.token_to_id(token)
         if found is None:
             raise InputError(
@@ -177,7 +177,7 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
 
 
 def _locate(model: str | Path) -> Path:
-    """The folder a model name stands for, downloading it if it is a hub id that is not cached."""
+    """Return the folder a model name stands for, downloading it if it is a hub id that is not cached."""
     if str(model) == "embedded":
         return EMBEDDED
     path = Path(model).expanduser()

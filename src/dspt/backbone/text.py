@@ -190,7 +190,7 @@ class TextTower:
             queries, keys, values = self._queries_keys_values(x, layer).chunk(3, dim=1)
             found.append((keys.float(), values.float()))
             if layer is not self._layers[-1]:  # nobody reads more of a prefix
-                x = self._go_on(x, self._attend_prefix(queries, keys, values), layer)
+                x = self._feed_forward(x, self._attend_prefix(queries, keys, values), layer)
         return found
 
     def features(
@@ -214,18 +214,18 @@ class TextTower:
             queries, keys, values = prefix.chunk(3, dim=1)
             if past is not None:
                 keys, values = past[depth]
-            attended = _SuffixAttention.apply(own, keys, values, chunk.mask, self.heads)
+            attended: Tensor = _suffix_attention(own, keys, values, chunk.mask, self.heads)
             if layer is self._layers[-1]:  # only EOT is read from here on
                 attended = attended.index_select(0, chunk.last)
                 x = x.index_select(0, chunk.last + prefix_length)
             elif prefix_length:
                 attended = torch.cat([self._attend_prefix(queries, keys, values), attended])
-            x = self._go_on(x, attended, layer)
+            x = self._feed_forward(x, attended, layer)
         x = F.layer_norm(x, (self.width,), *self._final_norm, self._eps)
         return F.linear(x, self._projection)
 
-    def _go_on(self, x: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
-        """What a layer makes of the rows, given what they attended to."""
+    def _feed_forward(self, x: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
+        """Return the rows behind a layer, given what they attended to in it."""
         x = x + F.linear(attended, *layer.out)
         h = F.layer_norm(x, (self.width,), *layer.norm2, self._eps).to(self.dtype)
         return x + F.linear(self._activation(F.linear(h, *layer.up)), *layer.down)
@@ -245,8 +245,8 @@ class TextTower:
 
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:
-    """Rows (n, D) as (heads, n, D / heads)."""
-    return rows.unflatten(1, (heads, -1)).transpose(0, 1)
+    """Return rows (n, D) as (heads, n, D / heads)."""
+    return rows.view(len(rows), heads, rows.shape[1] // heads).transpose(0, 1)
 
 
 class _SuffixAttention(torch.autograd.Function):
@@ -276,7 +276,8 @@ class _SuffixAttention(torch.autograd.Function):
         p = scores.softmax(-1, dtype=torch.float32).to(own.dtype).flatten(0, 1)
         ctx.save_for_backward(q, k, v, p)
         ctx.shape = heads, blocks, shared
-        return (p @ v).view(heads, blocks, size, depth).permute(1, 2, 0, 3).reshape(len(own), -1)
+        attended: Tensor = (p @ v).view(heads, blocks, size, depth).permute(1, 2, 0, 3)
+        return attended.reshape(len(own), -1)
 
     @staticmethod
     @once_differentiable
@@ -300,6 +301,9 @@ class _SuffixAttention(torch.autograd.Function):
         d_rows[0] = (d_scores @ k).unflatten(0, (heads, blocks))
         d_rows[1], d_rows[2] = d_k[:, :, shared:], d_v[:, :, shared:]
         return d_own.view(blocks * size, -1), d_key, d_value, None, None
+
+
+_suffix_attention: Callable[..., Tensor] = _SuffixAttention.apply
 
 
 class Prompts:
@@ -374,7 +378,7 @@ class Prompts:
         return base, there(context), there(-1 - what[context])
 
     def _fill_blocks(self, order: list[int]) -> list[_Block]:
-        """The classes in blocks of bounded size, positions whose whole past is the same shared within a block.
+        """Return the classes in blocks of bounded size, positions whose whole past is the same shared within a block.
 
         Causal: what a position computes depends on its past alone. So names that begin alike ("2012 BMW X3 SUV",
         "2012 BMW X6 SUV") share the rows of their common beginning.
@@ -469,12 +473,12 @@ class _Block:
 
 
 def _rows(blocks: list[_Block]) -> int:
-    """How many rows the blocks have when all are as large as the largest."""
+    """Return how many rows the blocks have when all are as large as the largest."""
     return len(blocks) * max(len(block.entries) for block in blocks)
 
 
 def _packed(pieces: list[_Block], limit: int) -> list[_Block]:
-    """The pieces in few blocks of at most `limit` rows: the largest first, each where it leaves the least room."""
+    """Return the pieces in few blocks of at most `limit` rows: the largest first, each where it leaves least room."""
     blocks: list[_Block] = []
     with_room: list[list[_Block]] = [[] for _ in range(limit + 1)]
     for piece in sorted(pieces, key=lambda piece: -len(piece.entries)):
@@ -490,7 +494,7 @@ def _packed(pieces: list[_Block], limit: int) -> list[_Block]:
 
 
 def _insert(base: Tensor, at: Tensor, row: Tensor, rows: Tensor | None) -> Tensor:
-    """The embeddings with context vectors added where they stand."""
+    """Return the embeddings with context vectors added where they stand."""
     if not len(at):
         return base
     if rows is None:

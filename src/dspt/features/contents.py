@@ -32,7 +32,7 @@ def item_name(item: Any, position: int) -> str:
 def name_in(items: Any, position: int) -> str:
     """Return what to call the image at `position`, if its source knows a better name than that."""
     if hasattr(items, "name"):
-        return items.name(position)
+        return str(items.name(position))
     return item_name(items[position], position)
 
 
@@ -41,7 +41,7 @@ def _is_path(item: Any) -> bool:
 
 
 def read(item: Any, position: int) -> tuple[bytes, Any]:
-    """Give the digest of an image's content, and what `open_image` makes the image from."""
+    """Return the digest of an image's content, and what `open_image` makes the image from."""
     if _is_path(item):
         data = read_file(item)
         return _file_digest(data), io.BytesIO(data)
@@ -59,7 +59,7 @@ def _file_digest(data: bytes) -> bytes:
 
 
 def absent(items: Any) -> list[int]:
-    """Give the positions of paths at which there is nothing."""
+    """Return the positions of paths at which there is nothing."""
     return [i for i, item in enumerate(items) if _is_path(item) and not _is_there(item)]
 
 
@@ -74,7 +74,7 @@ def _is_there(path: str) -> bool:
 
 
 def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the signature of each file, the digest of each item, and which digests are known.
+    """Return the signature of each file, the digest of each item, and which digests are known.
 
     A signature stands for path, size, inode and both times of a file: a change that keeps size and
     modification time still changes the inode's own time. Known are the digests of files that were
@@ -119,7 +119,7 @@ _TABLE = np.dtype([("signature", "S16"), ("digest", "u1", 32)])
 
 def _remembered(root: Path) -> np.ndarray:
     try:
-        table = np.load(root / _MEMORY, allow_pickle=False)
+        table: np.ndarray = np.load(root / _MEMORY, allow_pickle=False)
         if table.dtype == _TABLE and table.ndim == 1:
             return table
     except Exception:  # missing, damaged, or from another version

@@ -92,11 +92,11 @@ class Decoder:
         self._pools.clear()
 
     def digests(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
-        """Give the digest of each image, in order."""
+        """Return the digest of each image, in order."""
         return self._run(items, positions, None, False)
 
     def views(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
-        """Give the digest and the views of each image, in order."""
+        """Return the digest and the views of each image, in order."""
         return self._run(items, positions, self.look, self._processes)
 
     def _run(
@@ -139,7 +139,7 @@ def use_processes(items: Any) -> bool:
 
 
 def ahead(source: Iterator[T], depth: int) -> Iterator[T]:
-    """Give what `source` gives, which runs in a thread and up to `depth` values ahead."""
+    """Yield what `source` gives, which runs in a thread and up to `depth` values ahead."""
     values: Queue[tuple[Callable[[], T] | None, bool]] = Queue(depth)
     stop = threading.Event()
 
@@ -205,7 +205,7 @@ def _name(entry: tuple[int, Any]) -> str:
 
 
 def _named(items: Any, seen: list[Seen]) -> Iterator[Seen]:
-    """Give what was seen, faults under the names that the source has for its images."""
+    """Yield what was seen, faults under the names that the source has for its images."""
     for one in seen:
         if one.fault and hasattr(items, "name"):
             one = replace(one, fault=replace(one.fault, name=items.name(one.position)))

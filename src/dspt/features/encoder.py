@@ -293,7 +293,7 @@ def _fill(
     step = max(1, packs.SHARD // feeder.decoder.look.rows)
 
     def missing() -> Iterator[int]:
-        """Give the images to encode, as they are found."""
+        """Yield the images to encode, as they are found."""
         nonlocal settled
         for start in range(0, len(items), step):
             part = np.arange(start, min(start + step, len(items)))
@@ -363,7 +363,7 @@ class _Feeder:
         step: int,
         report: Callable[[int], None] = lambda done: None,
     ) -> Iterator[_Shard]:
-        """Give the features of the images at `positions`, `step` good images at a time.
+        """Yield the features of the images at `positions`, `step` good images at a time.
 
         Batches begin anew with each shard, so that work taken up after a kill, which goes on with
         the next shard, meets the same batches and gives the same bits.
@@ -399,7 +399,7 @@ class _Feeder:
         shard: list[Seen] = []
 
         def cut(most: int) -> Iterator[_Batch]:
-            """Give full batches while there are more than `most` rows; the last one ends a shard."""
+            """Yield full batches while there are more than `most` rows; the last one ends a shard."""
             while len(rows) > most:
                 pixels = np.stack(rows[:size])
                 del rows[:size]

@@ -48,12 +48,12 @@ class Store:
                         shutil.rmtree(folder, ignore_errors=True)
 
     def open(self, digests: np.ndarray) -> np.ndarray | None:
-        """Give the features of exactly these images in this order, if there is such a pack."""
+        """Return the features of exactly these images in this order, if there is such a pack."""
         pack = self._open(self._path(digests))
         return pack and pack[1]
 
     def index(self) -> Index:
-        """Give the place of every feature that is stored now."""
+        """Return the place of every feature that is stored now."""
         opened = ((path, self._open(path)) for path in sorted(self._folder.glob("[!.]*")))
         return Index([(path, pack[0]) for path, pack in opened if pack])
 
@@ -83,7 +83,8 @@ class Store:
         packs, rows = index.pack[places], index.row[places]
 
         def features(number: int) -> np.ndarray:
-            return np.load(index.packs[number][0] / _FEATURES, mmap_mode="r")
+            stored: np.ndarray = np.load(index.packs[number][0] / _FEATURES, mmap_mode="r")
+            return stored
 
         shape = features(packs[0]).shape[1:]
         header = {"descr": _FLOAT, "fortran_order": False, "shape": (len(digests), *shape)}
@@ -101,7 +102,7 @@ class Store:
         return self._folder / _hash(digests.tobytes())
 
     def _open(self, path: Path) -> tuple[np.ndarray, np.ndarray] | None:
-        """Give the digests and features of a pack that is whole; one that is not is removed."""
+        """Return the digests and features of a pack that is whole; one that is not is removed."""
         try:
             digests = np.load(path / _DIGESTS, allow_pickle=False)
             # A file that is shorter than its header says cannot be mapped.
@@ -120,7 +121,7 @@ class Store:
 
     @contextmanager
     def _writing(self, digests: np.ndarray) -> Iterator[Path]:
-        """Give a temporary folder, which becomes the pack of `digests` when the block ends well."""
+        """Yield a temporary folder, which becomes the pack of `digests` when the block ends well."""
         folder = self._folder / f".{uuid.uuid4().hex}"
         try:
             with _told(self._folder):
@@ -160,7 +161,7 @@ class Index:
         self._keys = keys[self._order]
 
     def find(self, digests: np.ndarray) -> np.ndarray:
-        """Give the place of each digest, -1 for one that is not there."""
+        """Return the place of each digest, -1 for one that is not there."""
         if not len(self._keys):
             return np.full(len(digests), -1)
         keys = _keys(digests)
@@ -169,16 +170,17 @@ class Index:
 
 
 def matrix(digests: list[bytes]) -> np.ndarray:
+    """Return digests as rows of bytes, (n, 32)."""
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
 def are_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Give which of these digests are among the others."""
+    """Return which of these digests are among the others."""
     return np.isin(_keys(digests), _keys(others))
 
 
 def _keys(digests: np.ndarray) -> np.ndarray:
-    """Give digests in a form that numpy can sort."""
+    """Return digests in a form that numpy can sort."""
     return np.ascontiguousarray(digests).view("S32")[:, 0]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
-    """Give a temporary name beside `path`; what was written there takes its place when the block ends well."""
+    """Yield a temporary name beside `path`; what was written there takes its place when the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")

@@ -27,7 +27,7 @@ class Reporter:
 
     @contextmanager
     def task(self, title: str, total: float, done: float = 0, unit: str = "") -> Iterator[Update]:
-        """Give a function `update(done, text)` that shows how far the task is.
+        """Yield a function `update(done, text)` that shows how far the task is.
 
         On a terminal the text stands beside the bar; elsewhere each new text is a line of its own, with the time left.
         A `unit`, such as "images", has its rate shown: "31 images/s".

@@ -31,7 +31,8 @@ class Stream:
 
     def uniform(self, n: int) -> np.ndarray:
         """Return `n` float64 values in [0, 1), each a multiple of 2**-53."""
-        return (self.raw(n) >> np.uint64(11)) * 2.0**-53
+        words: np.ndarray = self.raw(n) >> np.uint64(11)
+        return words * 2.0**-53
 
     def integers(self, n: int, high: int) -> np.ndarray:
         """Return `n` int64 values uniform over 0..high-1."""
@@ -45,4 +46,5 @@ class Stream:
         """Return standard normal float64 values (Box-Muller)."""
         n = int(np.prod(shape))
         radius = np.sqrt(-2.0 * np.log1p(-self.uniform(n)))
-        return (radius * np.cos(2.0 * np.pi * self.uniform(n))).reshape(shape)
+        values: np.ndarray = radius * np.cos(2.0 * np.pi * self.uniform(n))
+        return values.reshape(shape)

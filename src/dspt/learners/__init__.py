@@ -68,4 +68,5 @@ def kind_of(config: Settings) -> type[Learner]:
 def make(class_names: Sequence[str], config: Settings, tower: TextTower | None = None) -> Learner:
     """Return the learner the config asks for; a text tower that is open already may be given."""
     kind: Any = kind_of(config)
-    return kind(class_names, config, tower) if tower else kind(class_names, config)
+    made: Learner = kind(class_names, config, tower) if tower else kind(class_names, config)
+    return made

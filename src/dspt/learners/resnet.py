@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -36,7 +38,8 @@ class Convolution(nn.Conv2d):
             for r, k in rows
             for c, m in columns
         ]
-        return torch.stack(outputs, 1).unflatten(1, (len(rows), len(columns))).permute(0, 3, 1, 2)
+        shape = (len(maps), len(rows), len(columns), len(weight))
+        return torch.stack(outputs, 1).view(shape).permute(0, 3, 1, 2)
 
     def _windows(self, size: int) -> list[tuple[slice, slice]]:
         """Return, for each output along a side, the pixels it sees and the part of the kernel it sees them with."""
@@ -62,10 +65,10 @@ def build(model: str, stem: str, classes: int) -> nn.Module:
         num_labels=classes,
     )
     with torch.device("meta"):
-        network = ResNetForImageClassification(config)
+        network: nn.Module = ResNetForImageClassification(config)
         if stem == "cifar":
             # An image of 32 x 32 reaches the first stage as it is, not as 8 x 8.
-            embedder = network.resnet.embedder
+            embedder: Any = network.get_submodule("resnet.embedder")
             embedder.embedder.convolution = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
             embedder.pooler = nn.Identity()
     for module in network.modules():

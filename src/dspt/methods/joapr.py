@@ -86,7 +86,7 @@ def _sharpened(p: Tensor) -> Tensor:
 
 
 def _crossing(mixture: object, low: int) -> float:
-    """Give the point between the means where the two weighted densities are equal."""
+    """Return the point between the means where the two weighted densities are equal."""
     order = [low, 1 - low]
     means = mixture.means_[order, 0]  # type: ignore[attr-defined]
     variances = mixture.covariances_[order, 0, 0]  # type: ignore[attr-defined]
@@ -108,14 +108,14 @@ def _crossing(mixture: object, low: int) -> float:
 
 
 def _scaled_loss(p: Tensor, labels: Tensor) -> Tensor:
-    """Give cross-entropy plus entropy of each sample, brought to 0..1."""
+    """Return cross-entropy plus entropy of each sample, brought to 0..1."""
     log = p.clamp_min(1e-12).log()
     loss = -log.gather(1, labels[:, None])[:, 0] - (p * log).sum(1)
     return (loss - loss.min()) / (loss.max() - loss.min()).clamp_min(1e-12)
 
 
 def _averaged(loss: Tensor, memory: dict[str, Tensor]) -> Tensor:
-    """Give the mean of the last epochs' losses, which are kept in `memory`."""
+    """Return the mean of the last epochs' losses, which are kept in `memory`."""
     before = memory.get("losses", loss.new_zeros((0, len(loss)))).to(loss)
     memory["losses"] = torch.cat([before, loss[None]])[-AVERAGED:]
     return memory["losses"].mean(0)
@@ -133,7 +133,8 @@ def _mixed(targets: Tensor, epoch: Epoch) -> tuple[Mix, Tensor]:
 def _beta(epoch: Epoch, n: int) -> np.ndarray:
     from scipy.special import betaincinv
 
-    return betaincinv(BETA, BETA, epoch.stream("mixup").uniform(n))
+    drawn: np.ndarray = betaincinv(BETA, BETA, epoch.stream("mixup").uniform(n))
+    return drawn
 
 
 def _seed(epoch: Epoch) -> int:

@@ -51,11 +51,10 @@ def transport(cost: Tensor, reg: float) -> Tensor:
 
     with torch.no_grad():
         cost = cost.double()
-        cost = cost - cost.amin(
-            1, keepdim=True
-        )  # the plan does not change: the rows' sums are given
+        # The plan does not change, since the rows' sums are given.
+        cost = cost - cost.amin(1, keepdim=True)
         n, classes = cost.shape
-        return ot.sinkhorn(
+        plan: Tensor = ot.sinkhorn(
             cost.new_full((n,), 1 / n),
             cost.new_full((classes,), 1 / classes),
             cost,
@@ -65,3 +64,4 @@ def transport(cost: Tensor, reg: float) -> Tensor:
             stopThr=TOLERANCE,
             warn=False,
         )
+        return plan

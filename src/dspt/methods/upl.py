@@ -59,7 +59,7 @@ class RobustUPL(UPL):
 
 
 def _surest(sure: torch.Tensor, pseudo: torch.Tensor, top: int) -> torch.Tensor:
-    """Give the samples to learn from: all, or the `top` surest of each class."""
+    """Return the samples to learn from: all, or the `top` surest of each class."""
     if not top:
         return torch.arange(len(sure))
     order = sure.argsort(descending=True, stable=True)

@@ -38,7 +38,7 @@ def instance_noise(
         len(true), rate, seed
     )
     place = Stream(seed, "noise", "instance", "class").uniform(len(true))
-    noisy = true.copy()
+    noisy: np.ndarray = true.copy()
     for k in np.unique(true[flipped]):
         rows = np.flatnonzero(flipped & (true == k))
         likely = mistakes((features[rows] - mean) / spread, int(k), num_classes, seed)

@@ -55,7 +55,7 @@ def estimate_noise_rate(logits: Tensor, labels: Tensor) -> NoiseRate:
 
 
 def _error(logits: Tensor, labels: Tensor, rate: float, temperature: float) -> float:
-    """The standard error of the rate, the temperature being estimated with it: from the scores of both."""
+    """Return the standard error of the rate, the temperature being estimated with it: from the scores of both."""
     right, wrong = _likelihoods(logits, labels, temperature)
     scaled = logits / temperature
     of_label = scaled.gather(1, labels[:, None])[:, 0]
@@ -71,7 +71,7 @@ def _error(logits: Tensor, labels: Tensor, rate: float, temperature: float) -> f
 
 
 def _likelihoods(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """The probability of each given label if it is right, and if it is wrong."""
+    """Return the probability of each given label if it is right, and if it is wrong."""
     right = (logits / temperature).softmax(1).gather(1, labels[:, None])[:, 0]
     return right, (1 - right) / (logits.shape[1] - 1)
 
@@ -81,7 +81,7 @@ def _mixed(right: Tensor, wrong: Tensor, rate: float) -> Tensor:
 
 
 def _rate(right: Tensor, wrong: Tensor) -> float:
-    """The most likely share of wrong labels: the likelihood is concave in it, so its slope is bisected."""
+    """Return the most likely share of wrong labels: the likelihood is concave in it, so its slope is bisected."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

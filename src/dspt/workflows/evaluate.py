@@ -95,18 +95,20 @@ def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[
 
 
 def _labels_of_run(dataset: Dataset, names: tuple[str, ...], run: Path) -> np.ndarray:
-    """The test labels in the order of the run's classes, which are matched by name."""
+    """Return the test labels in the order of the run's classes, which are matched by name."""
     position = {name: c for c, name in enumerate(names)}
     unknown = [name for name in dataset.class_names if name not in position]
     if unknown:
         raise InputError(
             f"data {dataset.source}: class {unknown[0]!r} is not one of the {len(names)} classes that {run} knows"
         )
-    return np.array([position[name] for name in dataset.class_names])[dataset.test.best_labels]
+    renumber = np.array([position[name] for name in dataset.class_names], np.int64)
+    labels: np.ndarray = renumber[dataset.test.best_labels]
+    return labels
 
 
 def _image_files(path: str) -> list[str]:
-    """The image files a path stands for: itself, or those in the folder."""
+    """Return the image files a path stands for: itself, or those in the folder."""
     if not os.path.isdir(path):
         return [path]
     found = sorted(entry.path for entry in os.scandir(path) if entry.is_file())

@@ -78,7 +78,7 @@ def mislabel(
 
 
 def _most_wrong(true: np.ndarray, given: np.ndarray, classes: int) -> np.ndarray:
-    """Give the classes to draw, in label order."""
+    """Return the classes to draw, in label order."""
     if classes <= MOST_DRAWN:
         return np.arange(classes)
     wrong = np.bincount(true[true != given], minlength=classes)
@@ -86,7 +86,7 @@ def _most_wrong(true: np.ndarray, given: np.ndarray, classes: int) -> np.ndarray
 
 
 def _shares(true: np.ndarray, given: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Give, for each true class (row), the share of each given label (column)."""
+    """Return, for each true class (row), the share of each given label (column)."""
     place = np.full(max(true.max(), given.max(), drawn.max()) + 1, -1)
     place[drawn] = np.arange(len(drawn))
     rows, columns = place[true], place[given]
