@@ -16,7 +16,7 @@ def tiny_clip(folder: Path | str, seed: int = 0, text_only: bool = False, **text
     one that counts (16, at the top): a reader must not trust it.
     """
     import torch
-    from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTextConfig
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig
     from transformers import CLIPTextModelWithProjection as TextModel
 
     folder = Path(folder)
@@ -52,13 +52,13 @@ def tiny_clip(folder: Path | str, seed: int = 0, text_only: bool = False, **text
     model.save_pretrained(folder)
     if not text_only:
         crop = {"height": 32, "width": 32}
-        CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=crop).save_pretrained(folder)
+        image_processor()(size={"shortest_edge": 32}, crop_size=crop).save_pretrained(folder)
     return folder
 
 
 def write_tokenizer(folder: Path) -> int:
     """Return the size of a CLIP tokenizer put in `folder`; `WORDS` are whole tokens."""
-    from transformers import CLIPTokenizer
+    from transformers import CLIPTokenizerFast
 
     letters = byte_letters()
     vocabulary = [*letters, *(letter + "</w>" for letter in letters)]
@@ -76,8 +76,17 @@ def write_tokenizer(folder: Path) -> int:
     (folder / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
     lines = ["#version: 0.2", *map(" ".join, merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    CLIPTokenizer(vocab=ids, merges=merges, model_max_length=77).save_pretrained(folder)
+    tokenizer = CLIPTokenizerFast.from_pretrained(folder, model_max_length=77)
+    tokenizer.save_pretrained(folder)
     return len(vocabulary)
+
+
+def image_processor() -> Any:
+    """Return transformers' class that prepares images by Pillow, under the name it has in this release."""
+    import transformers
+
+    # Releases before 5.3 have no other under this name; in later ones it is torchvision's.
+    return getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
 
 
 def byte_letters() -> list[str]:

@@ -71,10 +71,10 @@ def test_train_eval_and_predict_on_a_folder_of_images(dspt, clip, photos, tmp_pa
 
 def test_zeroshot_is_what_transformers_gives(dspt, text_tower, data):
     import torch
-    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizerFast
 
     model = CLIPTextModelWithProjection.from_pretrained(text_tower)
-    tokenizer = CLIPTokenizer.from_pretrained(text_tower)
+    tokenizer = CLIPTokenizerFast.from_pretrained(text_tower)
     texts = tokenizer([f"a picture of a {n}." for n in NAMES], padding=True, return_tensors="pt")
     with torch.no_grad():
         class_features = model(**texts).text_embeds.numpy()

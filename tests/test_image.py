@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import tiny_clip
+from checkpoints import image_processor, tiny_clip
 from PIL import Image
 
 from dspt.backbone.checkpoint import open_checkpoint
@@ -35,11 +35,9 @@ def normalised(cut: Preprocessing, view: np.ndarray) -> np.ndarray:
 class TestTestView:
     @pytest.mark.parametrize("mode", ["RGB", "L", "P", "CMYK", "YCbCr", "1"])
     def test_equals_transformers_bit_for_bit(self, mode):
-        from transformers import CLIPImageProcessorPil
-
         rng = np.random.default_rng(0)
         for side in (28, 32, 57):
-            theirs = CLIPImageProcessorPil(
+            theirs = image_processor()(
                 size={"shortest_edge": side}, crop_size={"height": side, "width": side}
             )
             for width, height in rng.integers(1, 300, (10, 2)):
@@ -53,23 +51,19 @@ class TestTestView:
                 np.testing.assert_array_equal(found, expected)
 
     def test_large_jpegs_are_decoded_in_full(self, tmp_path):
-        from transformers import CLIPImageProcessorPil
-
         small = picture(np.random.default_rng(0), 50, 40)
         small.resize((1000, 800), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg")
         side = {"height": 64, "width": 64}
-        theirs = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=side)
+        theirs = image_processor()(size={"shortest_edge": 64}, crop_size=side)
         cut = Preprocessing(64, 64)
         found = normalised(cut, cut.test_view(open_image(tmp_path / "large.jpg")))
         expected = theirs(Image.open(tmp_path / "large.jpg"))["pixel_values"][0]
         np.testing.assert_array_equal(found, expected)
 
     def test_squashes_and_pads_as_transformers_when_the_checkpoint_says_so(self):
-        from transformers import CLIPImageProcessorPil
-
         image = picture(np.random.default_rng(0), 90, 41)
         for size, resize in (({"height": 32, "width": 40}, (32, 40)), ({"shortest_edge": 20}, 20)):
-            theirs = CLIPImageProcessorPil(size=size, crop_size={"height": 32, "width": 32})
+            theirs = image_processor()(size=size, crop_size={"height": 32, "width": 32})
             cut = Preprocessing(resize, 32)
             found = normalised(cut, cut.test_view(open_image(image)))
             np.testing.assert_array_equal(found, theirs(image)["pixel_values"][0])
@@ -325,10 +319,9 @@ class TestImageTower:
         model = CLIPModel.from_pretrained(clip).eval()
         scaled = (self.pixels / 255 - np.array(MEAN)) / np.array(STD)
         values = torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32)
+        text = torch.tensor([[model.config.text_config.eos_token_id]])
         with torch.no_grad():
-            output = model.get_image_features(pixel_values=values)
-        expected = output.pooler_output.numpy()
-        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+            expected = model(input_ids=text, pixel_values=values).image_embeds.numpy()
         found = ImageTower(open_checkpoint(clip))(self.pixels)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=1e-6)

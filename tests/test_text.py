@@ -48,18 +48,18 @@ def checkpoints(tmp_path_factory):
 @cache
 def full_model(folder):
     """transformers' own text tower, its projection, and its tokenizer."""
-    from transformers import CLIPModel, CLIPTextModelWithProjection, CLIPTokenizer
+    from transformers import CLIPModel, CLIPTextModelWithProjection, CLIPTokenizerFast
 
     text_only = json.loads((folder / "config.json").read_text())["model_type"] == "clip_text_model"
     kind = CLIPTextModelWithProjection if text_only else CLIPModel
     model = kind.from_pretrained(folder).eval().requires_grad_(False)
-    return model.text_model, model.text_projection, CLIPTokenizer.from_pretrained(folder)
+    return model.text_model, model.text_projection, CLIPTokenizerFast.from_pretrained(folder)
 
 
 def reference(checkpoint, texts, context):
     """Features of full 77-token texts by transformers' own forward; context row r is written as -1 - r."""
     model, projection, _ = full_model(checkpoint.folder)
-    table = model.get_input_embeddings()
+    table = model.embeddings.token_embedding
     original, size = table.weight, len(table.weight)
     # Context vectors enter as extra rows of the embedding table, so the forward is not touched at all.
     rows = torch.cat([original.detach(), context.reshape(-1, context.shape[-1])])

@@ -85,11 +85,11 @@ def test_batches_are_shuffled_whole_and_drop_the_last_short_one():
 @pytest.mark.parametrize("method", ["coop", "mae", "dspt"])
 def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, method):
     """Three epochs against CoOp written the obvious way: 77 tokens a class, autograd, torch's SGD."""
-    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizerFast
 
     folder = tower.checkpoint.folder
     model = CLIPTextModelWithProjection.from_pretrained(folder).eval().requires_grad_(False)
-    tokenizer = CLIPTokenizer.from_pretrained(folder)
+    tokenizer = CLIPTokenizerFast.from_pretrained(folder)
     ids = torch.tensor(
         [
             tokenizer(
