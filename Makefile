@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow test-lowest lint format clean
 
 demo: .venv/.installed
 	$(BIN)/dspt demo
@@ -13,6 +13,10 @@ test: .venv/.installed lint
 
 test-slow: .venv/.installed
 	$(BIN)/pytest -m slow
+
+# With the lowest version of each dependency that pyproject.toml allows.
+test-lowest: .venv-lowest/.installed
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n auto --maxprocesses 8
 
 lint: .venv/.installed
 	$(BIN)/ruff check .
@@ -28,5 +32,12 @@ format: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+.venv-lowest/.installed: pyproject.toml scripts/lowest.py
+	$(PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python scripts/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c .venv-lowest/constraints.txt -e '.[dev]'
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-lowest

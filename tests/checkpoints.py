@@ -85,7 +85,7 @@ def image_processor() -> Any:
     """Return transformers' class that prepares images by Pillow, under the name it has in this release."""
     import transformers
 
-    # Releases before 5.3 have no other under this name; in later ones it is torchvision's.
+    # Where there are two, the other computes with torchvision.
     return getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
 
 
