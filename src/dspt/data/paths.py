@@ -6,12 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
+from typing import Any, BinaryIO, Self, TypeVar, overload
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Item = TypeVar("Item", covariant=True)
 
