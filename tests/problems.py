@@ -14,17 +14,13 @@ QUIET = Reporter(silent=True)
 NAMES = ("cat", "dog", "red panda", "ankle boot")
 
 
-def features(
-    n: int, seed: int = 0, classes: int = 4, dim: int = 16
-) -> tuple[np.ndarray, np.ndarray]:
+def features(n: int, seed: int = 0, classes: int = 4, dim: int = 16) -> tuple[np.ndarray, np.ndarray]:
     """Return unit features (n, dim) around one direction for each class, and their labels."""
     random = np.random.RandomState(seed)
     centres = np.random.RandomState(99).randn(classes, dim)
     labels = np.arange(n) % classes
     x = centres[labels] + 0.8 * random.randn(n, dim)
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels.astype(
-        np.int64
-    )
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels.astype(np.int64)
 
 
 def feature_file(path: Path, train: int = 100, test: int = 40) -> Path:

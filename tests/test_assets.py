@@ -64,9 +64,7 @@ def test_licence_and_origin_stand_beside_the_assets() -> None:
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_images_are_grey_28_by_28_and_class_balanced(
-    images: dict[str, np.ndarray], part: str
-) -> None:
+def test_images_are_grey_28_by_28_and_class_balanced(images: dict[str, np.ndarray], part: str) -> None:
     x, y = images[f"{part}_x"], images[f"{part}_y"]
     assert x.dtype == np.uint8
     assert x.shape == (len(y), 28, 28)
@@ -87,9 +85,7 @@ def test_class_names_are_fashion_mnists_in_label_order(images: dict[str, np.ndar
     assert [name.lower().replace(" ", "_") for name in images["classnames"]] == official.split()
 
 
-def test_special_tokens_come_last_and_config_names_them(
-    model: CLIPModel, tokenizer: CLIPTokenizerFast
-) -> None:
+def test_special_tokens_come_last_and_config_names_them(model: CLIPModel, tokenizer: CLIPTokenizerFast) -> None:
     config = model.config.text_config
     assert config.vocab_size == len(tokenizer) == len(tokenizer.get_vocab())
     assert config.bos_token_id == tokenizer.bos_token_id == len(tokenizer) - 2
@@ -115,14 +111,8 @@ def test_both_tokenizers_encode_any_text_alike(
 
 
 @settings(max_examples=200)
-@given(
-    words=st.lists(
-        st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyzäéßжλ漢字"), min_size=1), max_size=8
-    )
-)
-def test_words_survive_the_way_to_tokens_and_back(
-    tokenizer: CLIPTokenizerFast, words: list[str]
-) -> None:
+@given(words=st.lists(st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyzäéßжλ漢字"), min_size=1), max_size=8))
+def test_words_survive_the_way_to_tokens_and_back(tokenizer: CLIPTokenizerFast, words: list[str]) -> None:
     text = " ".join(words)
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
@@ -136,9 +126,7 @@ def test_every_byte_has_a_token_within_and_at_the_end_of_a_word(
         assert f"{byte}</w>" in vocabulary
 
 
-def test_vocab_and_merges_files_give_the_same_tokenizer(
-    plain_tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_vocab_and_merges_files_give_the_same_tokenizer(plain_tokenizer: Tokenizer, tmp_path: Path) -> None:
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(MODEL / name, tmp_path)
     rebuilt = CLIPTokenizerFast.from_pretrained(tmp_path)

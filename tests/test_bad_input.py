@@ -41,9 +41,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and mo
 @pytest.fixture
 def train(dspt):
     """A function that trains for an epoch in the folder run, on the embedded model."""
-    return lambda *arguments: dspt(
-        "train", *arguments, "--epochs", 1, "--out", "run", "--json", "-q"
-    )
+    return lambda *arguments: dspt("train", *arguments, "--epochs", 1, "--out", "run", "--json", "-q")
 
 
 def refused(told: tuple[int, str, str]) -> str:
@@ -94,9 +92,7 @@ def png(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
     """Return a PNG made by hand; every row begins with the number of its filter."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
@@ -154,9 +150,7 @@ class TestBadImages:
         (root / "test" / "cat" / "x.png").write_bytes(b"")
         assert "x.png: not an image" in refused(train(root))
 
-    def test_skip_bad_goes_on_and_lists_exactly_the_bad_ones_with_their_split(
-        self, train, tmp_path
-    ):
+    def test_skip_bad_goes_on_and_lists_exactly_the_bad_ones_with_their_split(self, train, tmp_path):
         root = photos(tmp_path / "photos")
         bad = [("train", file) for file in spoil(root / "train" / "dog")]
         bad += [("test", file) for file in spoil(root / "test" / "cat")]
@@ -168,9 +162,7 @@ class TestBadImages:
         for _, item, reason in rows:
             assert BAD[os.path.basename(item)][1] in reason
 
-    def test_skip_bad_leaves_every_label_with_its_image_and_the_noise_as_it_was(
-        self, train, tmp_path, monkeypatch
-    ):
+    def test_skip_bad_leaves_every_label_with_its_image_and_the_noise_as_it_was(self, train, tmp_path, monkeypatch):
         problems, labels, kept = [], [], None
         for name, good in (("bad", False), ("good", True)):
             root = photos(tmp_path / name)
@@ -213,11 +205,7 @@ class TestBadImages:
             held.append([os.path.relpath(item, root) for item in test])
             shutil.rmtree("run")
         assert held[0] == held[1]
-        in_test = {
-            split
-            for split, item, _ in rows
-            if os.path.join("dog", os.path.basename(item)) in held[0]
-        }
+        in_test = {split for split, item, _ in rows if os.path.join("dog", os.path.basename(item)) in held[0]}
         assert in_test == {"test"}
         assert len(rows) == len(BAD)
 
@@ -322,15 +310,11 @@ class TestOddImages:
     def test_sixteen_bits_keep_their_upper_eight(self, tmp_path):
         values = np.random.default_rng(0).integers(0, 65536, (4, 5, 3)).astype(">u2")
         rows = b"".join(b"\0" + row.tobytes() for row in values)
-        np.testing.assert_array_equal(
-            self.opened(tmp_path, "rgb.png", png(5, 4, 16, 2, rows)), values >> 8
-        )
+        np.testing.assert_array_equal(self.opened(tmp_path, "rgb.png", png(5, 4, 16, 2, rows)), values >> 8)
         grey = values[..., 0]
         rows = b"".join(b"\0" + row.tobytes() for row in grey)
         expected = np.stack([grey >> 8] * 3, 2)
-        np.testing.assert_array_equal(
-            self.opened(tmp_path, "grey.png", png(5, 4, 16, 0, rows)), expected
-        )
+        np.testing.assert_array_equal(self.opened(tmp_path, "grey.png", png(5, 4, 16, 0, rows)), expected)
         tiff = encoded(Image.fromarray(grey.astype("<u2")), "TIFF")
         np.testing.assert_array_equal(self.opened(tmp_path, "grey.tif", tiff), expected)
 
@@ -360,24 +344,18 @@ class TestOddImages:
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     @pytest.mark.parametrize("form", ["PNG", "WEBP", "TIFF", "JPEG"])
-    def test_pictures_are_turned_as_exif_says_once_and_in_every_view(
-        self, tmp_path, form, orientation
-    ):
+    def test_pictures_are_turned_as_exif_says_once_and_in_every_view(self, tmp_path, form, orientation):
         options: dict[str, Any] = {"lossless": True} if form == "WEBP" else {}
         stored = Image.fromarray(PIXELS)
         data = encoded(stored, form, exif=exif_of(orientation), **options)
-        seen = (
-            PIXELS if form != "JPEG" else np.asarray(Image.open(io.BytesIO(encoded(stored, form))))
-        )
+        seen = PIXELS if form != "JPEG" else np.asarray(Image.open(io.BytesIO(encoded(stored, form))))
         expected = turned(seen, orientation)
         np.testing.assert_array_equal(self.opened(tmp_path, "a.jpg", data), expected)
         for look in (Look(Preprocessing(6, 6)), Look(Preprocessing(6, 6), views=2)):
             for item in (str(tmp_path / "a.jpg"), Image.open(tmp_path / "a.jpg")):
                 with Decoder(look, 1) as decoder:
                     (view,) = decoder.views([item], [0])
-                np.testing.assert_array_equal(
-                    view.pixels, look(Image.fromarray(expected), view.digest)
-                )
+                np.testing.assert_array_equal(view.pixels, look(Image.fromarray(expected), view.digest))
 
     @pytest.mark.parametrize(
         ("at", "junk"),
@@ -447,9 +425,7 @@ def public(dspt, monkeypatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     try:
         photos(folder / "photos", 4, 1)
-        status, _, errors = dspt(
-            *("train", folder / "photos", "--epochs", 1, "--out", folder / "first", "-q")
-        )
+        status, _, errors = dspt(*("train", folder / "photos", "--epochs", 1, "--out", folder / "first", "-q"))
         assert status == 0, errors
         for name in ("cache", "work"):
             (folder / name).mkdir()
@@ -481,9 +457,7 @@ def as_somebody() -> Iterator[None]:
 @posix
 class TestUnreadableFolders:
     @pytest.mark.parametrize("mode", [0o000, 0o111, 0o444])
-    def test_a_class_that_may_not_be_listed_or_entered_is_named_or_left_out(
-        self, train, public, mode
-    ):
+    def test_a_class_that_may_not_be_listed_or_entered_is_named_or_left_out(self, train, public, mode):
         closed = public / "photos" / "train" / "dog"
         if mode == 0o444:  # its files could be named, but not opened
             for file in closed.iterdir():
@@ -496,9 +470,7 @@ class TestUnreadableFolders:
         with as_somebody():
             told = train(public / "photos")
         sentence = refused(told)
-        assert (
-            f"1 folders cannot be used ({closed}: cannot be listed (Permission denied))" in sentence
-        )
+        assert f"1 folders cannot be used ({closed}: cannot be listed (Permission denied))" in sentence
         (public / "photos" / "test" / "dog").rename(public / "elsewhere")
         with as_somebody():
             told = train(public / "photos", "--skip-bad")
@@ -508,9 +480,7 @@ class TestUnreadableFolders:
         description = json.loads((public / "work" / "run" / "config.json").read_text())
         assert description["class_names"] == ["cat", "red_panda"]
 
-    def test_the_test_images_of_a_class_that_is_left_out_are_left_out_and_listed(
-        self, train, public
-    ):
+    def test_the_test_images_of_a_class_that_is_left_out_are_left_out_and_listed(self, train, public):
         (public / "photos" / "train" / "dog").chmod(0)
         with as_somebody():
             rows = skipped(train(public / "photos", "--skip-bad"))
@@ -579,9 +549,7 @@ class TestFolders:
         root = photos(tmp_path / "photos", 4, 1)
         (root / "train" / "loop").symlink_to(root)
         assert "train/loop: no images in it" in refused(train(root))
-        assert [item for _, item, _ in skipped(train(root, "--skip-bad"))] == [
-            str(root / "train" / "loop")
-        ]
+        assert [item for _, item, _ in skipped(train(root, "--skip-bad"))] == [str(root / "train" / "loop")]
 
     @posix
     def test_links_named_like_images_that_lead_nowhere_are_bad_images(self, train, tmp_path):
@@ -605,17 +573,13 @@ class TestFolders:
         assert "2 folders cannot be used" in sentence
         assert f"{root / 'train' / 'cow'}: no images in it" in sentence
         rows = skipped(train(root, "--skip-bad"))
-        assert rows == [
-            ("train", str(root / "train" / name), "no images in it") for name in ("cow", "eel")
-        ]
+        assert rows == [("train", str(root / "train" / name), "no images in it") for name in ("cow", "eel")]
         description = json.loads(Path("run/config.json").read_text())
         assert description["class_names"] == list(CLASSES)
         given = noise.read_labels("run/labels.csv", 3, 12)
         assert given.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
-    def test_names_that_are_the_same_in_a_prompt_are_named_before_anything_is_encoded(
-        self, train, tmp_path
-    ):
+    def test_names_that_are_the_same_in_a_prompt_are_named_before_anything_is_encoded(self, train, tmp_path):
         root = photos(tmp_path / "photos", 2, 1)
         shutil.copytree(root / "train" / "cat", root / "train" / "red panda")
         for more in ((), ("--skip-bad",)):
@@ -668,15 +632,10 @@ class TestManifests:
         """Rows for twelve train and three test images, which are there."""
         root = photos(tmp_path / "photos", 4, 1)
         files = sorted(root.glob("*/*/*.png"))
-        return [
-            (file.relative_to(tmp_path).as_posix(), file.parent.name, file.parts[-3])
-            for file in files
-        ]
+        return [(file.relative_to(tmp_path).as_posix(), file.parent.name, file.parts[-3]) for file in files]
 
     @posix
-    def test_windows_paths_are_read_and_absolute_ones_named_or_left_out(
-        self, train, tmp_path, rows
-    ):
+    def test_windows_paths_are_read_and_absolute_ones_named_or_left_out(self, train, tmp_path, rows):
         file = table(tmp_path / "m.csv", [(path.replace("/", "\\"), *more) for path, *more in rows])
         assert json.loads(train(file)[1])["samples"] == 12
         shutil.rmtree("run")
@@ -692,9 +651,7 @@ class TestManifests:
         assert json.loads(output)["samples"] == 12
 
     @pytest.mark.parametrize("column", [0, 1])
-    def test_a_cell_of_ten_million_characters_is_named_in_a_short_sentence(
-        self, train, tmp_path, rows, column
-    ):
+    def test_a_cell_of_ten_million_characters_is_named_in_a_short_sentence(self, train, tmp_path, rows, column):
         bad = ["x.png", "dog", "train"]
         bad[column] = "x" * 10_000_000
         file = table(tmp_path / "m.csv", [*rows, tuple(bad)])
@@ -717,14 +674,10 @@ class TestManifests:
         assert given.tolist() == [CLASSES.index(row[1]) for row in rows if row[2] == "train"]
 
     @pytest.mark.parametrize("split", ["train", "test"])
-    def test_missing_files_are_told_before_anything_is_encoded(
-        self, train, tmp_path, rows, split, monkeypatch
-    ):
+    def test_missing_files_are_told_before_anything_is_encoded(self, train, tmp_path, rows, split, monkeypatch):
         file = table(tmp_path / "m.csv", [*rows, ("gone.png", "dog", split)])
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "dspt.features.encoder.ImageTower", lambda *a: pytest.fail("something was encoded")
-            )
+            patch.setattr("dspt.features.encoder.ImageTower", lambda *a: pytest.fail("something was encoded"))
             assert f"{tmp_path / 'gone.png'}: no such file" in refused(train(file))
         rows_left_out = skipped(train(file, "--skip-bad"))
         assert rows_left_out == [(split, str(tmp_path / "gone.png"), "no such file")]
@@ -749,9 +702,7 @@ class TestFeatureFiles:
             ({"train_x": np.full((4, 4), 3e38)}, "not a finite number in row 0 (4 such rows)"),
         ],
     )
-    def test_what_is_no_name_or_no_number_is_told_without_a_warning(
-        self, tmp_path, changed, sentence
-    ):
+    def test_what_is_no_name_or_no_number_is_told_without_a_warning(self, tmp_path, changed, sentence):
         np.savez(tmp_path / "x.npz", **self.arrays(**changed))
         with warnings.catch_warnings():
             warnings.simplefilter("error")

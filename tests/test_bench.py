@@ -40,9 +40,7 @@ def test_the_reference_is_transformers_own_function():
     with steps.random_text_tower("vit-b-16") as checkpoint:
         suffixes = steps.random_suffixes(CASE)
         theirs = steps.reference(checkpoint, suffixes)
-        plain = CLIPTextModelWithProjection.from_pretrained(
-            checkpoint.folder, attn_implementation="eager"
-        ).eval()
+        plain = CLIPTextModelWithProjection.from_pretrained(checkpoint.folder, attn_implementation="eager").eval()
     context = 0.02 * torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
     rows = []
     for suffix in suffixes:
@@ -84,13 +82,9 @@ def test_the_products_are_those_that_torch_does():
     from torch.utils.flop_counter import FlopCounterMode
 
     with steps.random_text_tower("vit-b-16") as checkpoint:
-        prompts = TextTower(checkpoint).compile(
-            steps.layout([[5, 6, 7], [5, 8, 7], [9, 7], [4, 3, 2, 7]])
-        )
+        prompts = TextTower(checkpoint).compile(steps.layout([[5, 6, 7], [5, 8, 7], [9, 7], [4, 3, 2, 7]]))
     assert prompts.first_layer_kept
-    context = initial_context(
-        checkpoint, prompts.tower.embeddings, prompts.layout, 1
-    ).requires_grad_()
+    context = initial_context(checkpoint, prompts.tower.embeddings, prompts.layout, 1).requires_grad_()
     with FlopCounterMode(display=False) as counter:
         prompts(context).sum().backward()
     counts = counter.get_flop_counts()["Global"]
@@ -210,9 +204,7 @@ def test_the_busy_program_is_gone_after_an_error():
     assert process.returncode is not None
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="a process keeps its dead parent's number there"
-)
+@pytest.mark.skipif(sys.platform == "win32", reason="a process keeps its dead parent's number there")
 def test_the_busy_program_ends_when_its_parent_is_killed():
     program = (
         "import sys, time\nfrom dspt.bench.neighbour import busy_neighbour\n"
@@ -228,9 +220,7 @@ def test_the_busy_program_ends_when_its_parent_is_killed():
 
 
 def _runs(process: int) -> bool:
-    status = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True
-    ).stdout
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout
     return bool(status.strip()) and not status.startswith("Z")  # nobody may be there to bury it
 
 
@@ -260,9 +250,7 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     peak = {"ours_mib": 1.0, "ours_peak_mib": 2.0, "reference_mib": 3.0}
     monkeypatch.setattr("dspt.bench.memory._in_process", lambda *_: peak)
     monkeypatch.setattr("dspt.bench.startup._seconds", lambda *_: 0.2)
-    result = CliRunner().invoke(
-        app, ["bench", "--quick", "--json", "-q", "--picture", str(tmp_path / "bench.png")]
-    )
+    result = CliRunner().invoke(app, ["bench", "--quick", "--json", "-q", "--picture", str(tmp_path / "bench.png")])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     for key in ("10", "100"):

@@ -13,9 +13,7 @@ def test_a_label_that_is_no_class_is_named_with_its_row_and_file():
     labels = np.array([0, 36, 41, -1])
     with pytest.raises(InputError) as error:
         check_labels(labels, 37, where="pets.csv", hint="count from 0")
-    assert str(error.value) == (
-        "labels: expected 0..36 for 37 classes, found 41 at row 2 of pets.csv; count from 0"
-    )
+    assert str(error.value) == ("labels: expected 0..36 for 37 classes, found 41 at row 2 of pets.csv; count from 0")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])

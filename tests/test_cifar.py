@@ -54,9 +54,7 @@ def python3_pickle(pixels: np.ndarray, labels: np.ndarray, key: bytes = b"labels
 
 def raw_bytes(pixels: np.ndarray, labels: np.ndarray, key: bytes = b"labels") -> bytes:
     before = b"\x07" if key == b"fine_labels" else b""  # the superclass
-    return b"".join(
-        before + bytes([label]) + row.tobytes() for row, label in zip(pixels, labels, strict=True)
-    )
+    return b"".join(before + bytes([label]) + row.tobytes() for row, label in zip(pixels, labels, strict=True))
 
 
 def official_files(
@@ -128,9 +126,7 @@ class TestDownloads:
     @pytest.mark.parametrize("dataset", [TEN, HUNDRED], ids=["ten", "hundred"])
     @pytest.mark.parametrize("packed", [False, True], ids=["folder", "archive"])
     @pytest.mark.parametrize("write", [python2_pickle, python3_pickle, raw_bytes])
-    def test_every_form_gives_the_images_in_the_official_order(
-        self, tmp_path, dataset, packed, write
-    ):
+    def test_every_form_gives_the_images_in_the_official_order(self, tmp_path, dataset, packed, write):
         download = dataset.binary if write is raw_bytes else dataset.python
         files, pixels, labels = official_files(dataset, download, write)
         if packed:
@@ -366,9 +362,7 @@ class TestUnpickle:
             unpickle.load(io.BytesIO(content), "a file")
 
     def test_a_dtype_with_fields_in_its_state_is_refused(self):
-        content = (
-            b"cnumpy\ndtype\n(X\x02\x00\x00\x00i8tR(K\x03X\x01\x00\x00\x00|N(t}I8\nI8\nI0\ntb."
-        )
+        content = b"cnumpy\ndtype\n(X\x02\x00\x00\x00i8tR(K\x03X\x01\x00\x00\x00|N(t}I8\nI8\nI0\ntb."
         with pytest.raises(InputError, match="has fields, which are never loaded"):
             unpickle.load(io.BytesIO(content), "a file")
 

@@ -51,9 +51,7 @@ def test_labels_may_be_names(text_tower):
     clf = classifier(text_tower).fit(x, written)
     assert clf.class_names_ == tuple(sorted(NAMES))
     assert set(clf.predict(x)) <= set(NAMES)
-    numbers = classifier(text_tower).fit(
-        x, np.argsort(np.argsort(NAMES))[y], class_names=sorted(NAMES)
-    )
+    numbers = classifier(text_tower).fit(x, np.argsort(np.argsort(NAMES))[y], class_names=sorted(NAMES))
     assert np.array_equal(clf.context_, numbers.context_)
 
 
@@ -104,8 +102,7 @@ def test_cross_validated_probabilities_work_with_names_and_with_numbers(text_tow
     names = sorted(NAMES)  # as scikit-learn numbers labels that are texts
     clf = classifier(text_tower, epochs=1, class_names=names)
     numbers, texts = (
-        cross_val_predict(clf, x, labels, cv=3, method="predict_proba")
-        for labels in (y, np.array(names)[y])
+        cross_val_predict(clf, x, labels, cv=3, method="predict_proba") for labels in (y, np.array(names)[y])
     )
     assert numbers.shape == (60, 4)
     assert np.array_equal(numbers, texts)
@@ -162,9 +159,7 @@ class TestOwnMethods:
 
     def test_it_is_saved_and_loaded_without_the_function(self, text_tower, tmp_path):
         x, y = features(60)
-        clf = classifier(
-            text_tower, method=lambda z, y: -z.log_softmax(1).gather(1, y[:, None])[:, 0]
-        )
+        clf = classifier(text_tower, method=lambda z, y: -z.log_softmax(1).gather(1, y[:, None])[:, 0])
         clf.fit(x, y, class_names=NAMES).save(tmp_path / "clf")
         assert np.array_equal(dspt.load(tmp_path / "clf").predict(x), clf.predict(x))
 
@@ -194,9 +189,7 @@ def test_other_packages_add_methods_by_an_entry_point(text_tower, tmp_path, monk
     info = tmp_path / "robust_zoo-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: robust-zoo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[dspt.methods]\nlazy = robust_zoo:lazy\nbroken = robust_zoo:gone\n"
-    )
+    (info / "entry_points.txt").write_text("[dspt.methods]\nlazy = robust_zoo:lazy\nbroken = robust_zoo:gone\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     x, y = features(60)
     theirs, mae = (
@@ -272,9 +265,7 @@ def test_a_saved_classifier_needs_no_checkpoint_for_features(text_tower, tmp_pat
 
     shutil.copytree(text_tower, tmp_path / "clip")
     x, y = features(60)
-    clf = classifier(str(tmp_path / "clip"), momentum=0.5, text_memory=77).fit(
-        x, y, class_names=NAMES
-    )
+    clf = classifier(str(tmp_path / "clip"), momentum=0.5, text_memory=77).fit(x, y, class_names=NAMES)
     clf.save(tmp_path / "clf")
     shutil.rmtree(tmp_path / "clip")
     loaded = dspt.load(tmp_path / "clf", device="cpu")
@@ -307,9 +298,7 @@ def test_few_images_leave_nothing_on_disk(clip, tmp_path):
 def test_features_need_not_be_normalised(text_tower):
     x, y = features(60)
     clf = classifier(text_tower).fit(x, y, class_names=NAMES)
-    scaled = classifier(text_tower).fit(
-        (x * np.linspace(1, 9, 60)[:, None]).tolist(), y, class_names=NAMES
-    )
+    scaled = classifier(text_tower).fit((x * np.linspace(1, 9, 60)[:, None]).tolist(), y, class_names=NAMES)
     assert np.allclose(clf.context_, scaled.context_, atol=1e-4)
     assert np.array_equal(clf.predict(torch.from_numpy(x) * 5), clf.predict(x))
 
@@ -348,9 +337,7 @@ def test_bad_input_is_named(text_tower, tmp_path):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: expected a whole number"):
             classifier(text_tower, **wrong).fit(x, y, class_names=NAMES)
     with pytest.raises(InputError, match="has no image tower"):
-        classifier(text_tower, cache=tmp_path).fit(
-            [np.zeros((8, 8), np.uint8)] * 2, [0, 1], class_names=NAMES[:2]
-        )
+        classifier(text_tower, cache=tmp_path).fit([np.zeros((8, 8), np.uint8)] * 2, [0, 1], class_names=NAMES[:2])
     clf = classifier(text_tower).fit(x, y, class_names=NAMES)
     with pytest.raises(InputError, match="features are 3 wide, but this classifier takes 16"):
         clf.predict(x[:, :3])

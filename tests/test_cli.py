@@ -29,9 +29,7 @@ def test_train_prints_the_figures_as_json(dspt, text_tower, data, tmp_path):
     )
     assert status == 0
     result = json.loads(output)
-    records = [
-        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert result["accuracy"] == pytest.approx(np.mean([r["accuracy"] for r in records[-5:]]))
     assert 0 <= result["zero_shot"] <= 100
     expected = {"method": "dspt", "noise": "sym:0.4", "seed": 3, "epochs": 6}
@@ -42,9 +40,7 @@ def test_train_prints_the_figures_as_json(dspt, text_tower, data, tmp_path):
 
 def test_train_eval_and_predict_on_a_folder_of_images(dspt, clip, photos, tmp_path):
     # another seed than 1: eval must find the test images that training has not seen
-    status, output, errors = dspt(
-        "train", photos, "--model", clip, "--epochs", 2, "--seed", 2, "--json"
-    )
+    status, output, errors = dspt("train", photos, "--model", clip, "--epochs", 2, "--seed", 2, "--json")
     assert status == 0, errors
     assert "held out" in errors, "a split nobody asked for must be said aloud"
     run = json.loads(output)["run"]
@@ -57,9 +53,7 @@ def test_train_eval_and_predict_on_a_folder_of_images(dspt, clip, photos, tmp_pa
     )
     assert set(evaluated["per_class"]) == {"cat", "red_panda", "dog"}
 
-    status, output, _ = dspt(
-        "predict", run, photos / "cat" / "0.png", photos / "dog", "--top", 2, "--json", "-q"
-    )
+    status, output, _ = dspt("predict", run, photos / "cat" / "0.png", photos / "dog", "--top", 2, "--json", "-q")
     predictions = json.loads(output)["predictions"]
     assert len(predictions) == 7
     best = predictions[0]["classes"]
@@ -81,17 +75,13 @@ def test_zeroshot_is_what_transformers_gives(dspt, text_tower, data):
     class_features /= np.linalg.norm(class_features, axis=1, keepdims=True)
     x, y = features(40, 2)
     expected = 100 * ((x @ class_features.T).argmax(1) == y).mean()
-    status, output, _ = dspt(
-        "zeroshot", data, "--model", text_tower, "--template", "a picture of a {}.", "--json"
-    )
+    status, output, _ = dspt("zeroshot", data, "--model", text_tower, "--template", "a picture of a {}.", "--json")
     assert status == 0
     assert json.loads(output)["accuracy"] == pytest.approx(expected)
 
 
 def test_plain_output_is_for_people(dspt, text_tower, data):
-    status, output, _ = dspt(
-        "train", data, "--model", text_tower, "--noise", "pair:0.4", "--epochs", 1
-    )
+    status, output, _ = dspt("train", data, "--model", text_tower, "--noise", "pair:0.4", "--epochs", 1)
     assert status == 0
     assert "40 % of the labels wrong" in output
     assert "zero-shot" in output
@@ -147,10 +137,7 @@ def test_eval_matches_classes_by_name_not_by_number(dspt, text_tower, data, tmp_
     for split in ("train", "test"):
         arrays[f"{split}_y"] = np.argsort(order)[arrays[f"{split}_y"]]
     np.savez(tmp_path / "reordered.npz", **arrays)
-    same = [
-        json.loads(dspt("eval", tmp_path / "run", d, "--json", "-q")[1])
-        for d in (data, "reordered.npz")
-    ]
+    same = [json.loads(dspt("eval", tmp_path / "run", d, "--json", "-q")[1]) for d in (data, "reordered.npz")]
     assert same[0]["accuracy"] == same[1]["accuracy"]
     arrays["classnames"][0] = "zebra"
     np.savez(tmp_path / "other.npz", **arrays)

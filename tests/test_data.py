@@ -50,9 +50,7 @@ class TestFolder:
         assert not found.holds_features
 
     @pytest.mark.parametrize("name", ["val", "valid"])
-    def test_validation_folder_stands_in_for_a_missing_test_folder_and_says_so(
-        self, tmp_path, name
-    ):
+    def test_validation_folder_stands_in_for_a_missing_test_folder_and_says_so(self, tmp_path, name):
         images(tmp_path, train__a=1, train__b=1, **{f"{name}__a": 1})
         found = open_dataset(tmp_path)
         assert names(found.test.items, tmp_path) == [f"{name}/a/000.png"]
@@ -157,9 +155,7 @@ class TestFolder:
         with pytest.raises(InputError, match="b: cannot be listed"):
             open_dataset(tmp_path)
 
-    def test_each_folder_is_listed_once_or_twice_however_many_files_it_has(
-        self, tmp_path, monkeypatch
-    ):
+    def test_each_folder_is_listed_once_or_twice_however_many_files_it_has(self, tmp_path, monkeypatch):
         images(tmp_path, train__a=40, train__b=40, test__a=40)
         listed: list[str] = []
         scandir = os.scandir
@@ -239,9 +235,7 @@ class TestFeatureFile:
         found = open_dataset(self.write(tmp_path / "x.npz", arrays))
         np.testing.assert_allclose(found.train.items, unit, atol=1e-6)
         assert found.train.items.dtype == np.float32
-        assert found.notes == (
-            "train_x: features had lengths 0.5 to 20; each was divided by its length.",
-        )
+        assert found.notes == ("train_x: features had lengths 0.5 to 20; each was divided by its length.",)
 
     def test_half_precision_is_brought_to_length_one_without_a_word(self, tmp_path, arrays):
         arrays["test_x"] = arrays["test_x"].astype(np.float16)
@@ -327,9 +321,7 @@ class TestOpenDataset:
                 (tmp_path / "pets" / name / f"{i}.png").touch()
         found = open_dataset(tmp_path / "pets")
         assert len(found.notes) == 1
-        assert [(record.name, record.getMessage()) for record in caplog.records] == [
-            ("dspt.data", found.notes[0])
-        ]
+        assert [(record.name, record.getMessage()) for record in caplog.records] == [("dspt.data", found.notes[0])]
 
     def test_notes_are_not_printed_where_nobody_listens(self, tmp_path):
         (tmp_path / "m.csv").write_text("path,label\na,x\nb,x\nc,y\nd,y\n")
@@ -338,9 +330,7 @@ class TestOpenDataset:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == ("", "")
 
-    def test_embedded_is_the_embedded_set_even_beside_a_folder_of_that_name(
-        self, tmp_path, monkeypatch
-    ):
+    def test_embedded_is_the_embedded_set_even_beside_a_folder_of_that_name(self, tmp_path, monkeypatch):
         pixels = np.zeros((2, 28, 28), np.uint8)
         labels = np.array([0, 1], np.uint8)
         x = {"train_x": pixels, "train_y": labels, "test_x": pixels, "test_y": labels}
@@ -357,9 +347,7 @@ class TestOpenDataset:
         assert not found.holds_features
         assert open_dataset("./embedded").class_names == ("a", "b")
 
-    def test_a_missing_source_is_told_from_a_wrong_one_and_both_say_what_may_be_given(
-        self, tmp_path
-    ):
+    def test_a_missing_source_is_told_from_a_wrong_one_and_both_say_what_may_be_given(self, tmp_path):
         (tmp_path / "movie.mp4").touch()
         for name, what in (
             ("nowhere", "no such file or folder"),

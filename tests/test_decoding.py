@@ -63,9 +63,7 @@ class TestDecoder:
             "with Decoder(Look(Preprocessing(16, 16)), 2, processes=True) as decoder:\n"
             "    print(len(list(decoder.views(sys.argv[1:], range(len(sys.argv) - 1)))))\n"
         )
-        done = subprocess.run(
-            [sys.executable, str(script), *paths], capture_output=True, text=True, timeout=600
-        )
+        done = subprocess.run([sys.executable, str(script), *paths], capture_output=True, text=True, timeout=600)
         assert (done.returncode, done.stdout.split()) == (0, ["begin", "21"]), done.stderr
 
     def test_a_worker_that_dies_is_one_sentence_with_the_images_it_was_at(self, paths, monkeypatch):

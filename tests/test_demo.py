@@ -11,12 +11,8 @@ from dspt.workflows.demo import gradients, run_demo
 
 def check(result):
     for noise in ("sym60", "pair40"):
-        assert result[noise]["dspt"] > result["zero_shot"], (
-            f"DSPT must end above zero-shot at {noise}"
-        )
-        assert result[noise]["coop"] < result[noise]["dspt"] - 5, (
-            f"CoOp must fall well below at {noise}"
-        )
+        assert result[noise]["dspt"] > result["zero_shot"], f"DSPT must end above zero-shot at {noise}"
+        assert result[noise]["coop"] < result[noise]["dspt"] - 5, f"CoOp must fall well below at {noise}"
 
 
 def test_coop_falls_and_dspt_does_not(dspt, tmp_path):

@@ -132,9 +132,7 @@ def test_every_loss_and_the_tower_run_without_values(checkpoint, name):
     learnt = {k: v.to("meta").requires_grad_() for k, v in learner.start().items()}
     velocities = [None]
     logits = learner.logits(torch.empty(8, 16, device="meta"), learnt)
-    loss = losses.get(name)(
-        logits, torch.empty(8, dtype=torch.int64, device="meta"), "none", validate=False
-    )
+    loss = losses.get(name)(logits, torch.empty(8, dtype=torch.int64, device="meta"), "none", validate=False)
     loss.mean().backward()
     assert loss.shape == (8,)
     assert learnt["context"].grad.device.type == "meta"
@@ -219,9 +217,7 @@ class TestLowPrecision:
         (exact, exact_gradient), (low, low_gradient) = self.both(checkpoint, memory_limit)
         assert not torch.equal(exact, low)
         assert (exact - low).abs().max() < 0.02
-        cosine = torch.nn.functional.cosine_similarity(
-            exact_gradient.flatten(), low_gradient.flatten(), dim=0
-        )
+        cosine = torch.nn.functional.cosine_similarity(exact_gradient.flatten(), low_gradient.flatten(), dim=0)
         assert cosine > 0.99
 
     def test_the_gradients_of_many_chunks_are_summed_in_float32(self, checkpoint, monkeypatch):
@@ -238,9 +234,7 @@ class TestLowPrecision:
             (prototypes @ torch.ones(prototypes.shape[1])).sum().backward()
             found[dtype, limit] = context.grad
         exact = found[torch.float32, 2**31]
-        whole, chunks = (
-            (found[torch.bfloat16, limit] - exact).norm() / exact.norm() for limit in (2**31, 1)
-        )
+        whole, chunks = ((found[torch.bfloat16, limit] - exact).norm() / exact.norm() for limit in (2**31, 1))
         assert chunks < 1.5 * whole, (whole, chunks)
 
     def test_context_features_and_gradient_stay_in_float32(self, checkpoint):

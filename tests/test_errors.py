@@ -18,10 +18,7 @@ def test_python_users_are_told_the_setting():
 
 
 def test_the_command_line_names_its_option():
-    assert (
-        in_flags(ERROR, {"--skip-bad"})
-        == "a.jpg: not an image; give --skip-bad to go on without it"
-    )
+    assert in_flags(ERROR, {"--skip-bad"}) == "a.jpg: not an image; give --skip-bad to go on without it"
 
 
 def test_advice_for_which_a_command_has_no_option_is_left_out():
@@ -45,6 +42,4 @@ def test_a_line_break_in_a_name_does_not_make_two_lines():
 
 def test_a_setting_to_leave_out_is_an_option_to_leave_out():
     error = InputError("views = 2: there are no images to crop", "leave `views` out")
-    assert (
-        in_flags(error, {"--views"}) == "views = 2: there are no images to crop; leave --views out"
-    )
+    assert in_flags(error, {"--views"}) == "views = 2: there are no images to crop; leave --views out"

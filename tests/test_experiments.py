@@ -95,9 +95,7 @@ class TestCatalogue:
         assert paper.zero_shot("oxford_pets") == 88.19
 
     def test_only_narrows(self):
-        found = catalogue.narrowed(
-            catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4"
-        )
+        found = catalogue.narrowed(catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4")
         assert [(r.setting.dataset, r.variant.method, r.seed) for r in found.runs()] == [
             ("OxfordPets", "mae", 2),
             ("OxfordPets", "dspt", 2),
@@ -199,9 +197,7 @@ class TestReproduce:
             name: {job.folder for job in jobs.jobs(small(name, data), tmp_path / "runs")}
             for name in ("main", "similar", "extreme", "early-accuracy")
         }
-        assert (
-            len(folders["main"] & folders["similar"]) == 2 * 4
-        )  # sym 60 and pair 30, four methods
+        assert len(folders["main"] & folders["similar"]) == 2 * 4  # sym 60 and pair 30, four methods
         assert folders["early-accuracy"] < folders["main"]
         assert not folders["extreme"] & folders["main"]
 
@@ -352,9 +348,7 @@ class TestCollect:
             collect.collect(catalogue.get("cifar10"), collect.find_runs(tmp_path))
         assert dspt("table", "cifar10", "--runs", tmp_path, "--where", "model=small").exit_code == 0
 
-    def test_a_part_is_taken_before_it_is_asked_whether_runs_may_stand_together(
-        self, data, tmp_path
-    ):
+    def test_a_part_is_taken_before_it_is_asked_whether_runs_may_stand_together(self, data, tmp_path):
         other = feature_file(tmp_path / "other.npz"), data[1]
         for source, epochs in ((data, 2), (other, 3)):
             experiment = catalogue.narrowed(small("extreme", source, epochs=epochs), "method=dspt")

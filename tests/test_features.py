@@ -76,9 +76,7 @@ class TestFeatures:
     def test_are_the_towers_of_the_centre_view(self, paths, checkpoint, tmp_path):
         found = encode(paths, checkpoint, cache=tmp_path / "cache", batch_size=7)
         cut = Preprocessing.read(checkpoint.folder)
-        expected = ImageTower(checkpoint)(
-            np.stack([cut.test_view(open_image(path)) for path in paths])
-        )
+        expected = ImageTower(checkpoint)(np.stack([cut.test_view(open_image(path)) for path in paths]))
         assert found.shape == (20, 16)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
@@ -89,16 +87,12 @@ class TestFeatures:
         with pytest.raises(ValueError, match="read-only"):
             found[0] = 0
 
-    def test_of_random_views_depend_on_content_number_and_seed_alone(
-        self, paths, checkpoint, tmp_path
-    ):
+    def test_of_random_views_depend_on_content_number_and_seed_alone(self, paths, checkpoint, tmp_path):
         cut, tower = Preprocessing.read(checkpoint.folder), ImageTower(checkpoint)
         found = encode(paths, checkpoint, views=3, seed=5, cache=tmp_path / "1", batch_size=4)
         assert found.shape == (20, 3, 16)
         digest = contents.read(paths[6], 6)[0].hex()
-        views = [
-            cut.train_view(open_image(paths[6]), Stream(5, "view", digest, v)) for v in range(3)
-        ]
+        views = [cut.train_view(open_image(paths[6]), Stream(5, "view", digest, v)) for v in range(3)]
         np.testing.assert_allclose(found[6], tower(np.stack(views)), atol=ROUNDING)
 
         turned = [shutil.copy(path, tmp_path) for path in reversed(paths)]
@@ -118,9 +112,7 @@ class TestFeatures:
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
 
-    def test_of_encoded_images_in_memory_are_those_of_their_files(
-        self, paths, checkpoint, tmp_path, encoded
-    ):
+    def test_of_encoded_images_in_memory_are_those_of_their_files(self, paths, checkpoint, tmp_path, encoded):
         found = encode(paths, checkpoint, cache=tmp_path / "cache")
         data = [Path(path).read_bytes() for path in paths]
         np.testing.assert_array_equal(encode(data, checkpoint, cache=tmp_path / "cache"), found)
@@ -134,12 +126,9 @@ class TestFeatures:
             encode(colour, checkpoint, cache=tmp_path / "2"),
         )
 
-    def test_agree_to_rounding_whatever_the_batch_and_to_the_bit_for_the_same_call(
-        self, paths, checkpoint, tmp_path
-    ):
+    def test_agree_to_rounding_whatever_the_batch_and_to_the_bit_for_the_same_call(self, paths, checkpoint, tmp_path):
         one, again, other = (
-            encode(paths, checkpoint, cache=tmp_path / str(i), batch_size=size)
-            for i, size in enumerate((8, 8, 3))
+            encode(paths, checkpoint, cache=tmp_path / str(i), batch_size=size) for i, size in enumerate((8, 8, 3))
         )
         np.testing.assert_array_equal(one, again)
         np.testing.assert_allclose(one, other, atol=ROUNDING)
@@ -155,26 +144,20 @@ class TestFeatures:
 
 
 class TestOnce:
-    def test_a_second_call_computes_nothing_and_gives_the_same_bits(
-        self, paths, checkpoint, tmp_path, encoded
-    ):
+    def test_a_second_call_computes_nothing_and_gives_the_same_bits(self, paths, checkpoint, tmp_path, encoded):
         first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         assert sum(encoded) == 20
         encoded.clear()
         np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
         assert encoded == []
 
-    def test_a_second_call_does_not_even_read_the_images(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_a_second_call_does_not_even_read_the_images(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(contents, "SETTLED", -1e9)
         first = encode(paths, checkpoint, cache=tmp_path / "cache")
         monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
 
-    def test_images_written_a_moment_ago_are_read_again(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_images_written_a_moment_ago_are_read_again(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(contents, "SETTLED", 1e9)  # a moment, however slow the machine is
         encode(paths, checkpoint, cache=tmp_path / "cache")
         monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
@@ -199,18 +182,14 @@ class TestOnce:
         np.testing.assert_array_equal(whole[:15], first)
         assert sum(encoded) == 5
 
-    def test_the_same_content_is_encoded_once_wherever_it_lies(
-        self, paths, checkpoint, tmp_path, encoded, monkeypatch
-    ):
+    def test_the_same_content_is_encoded_once_wherever_it_lies(self, paths, checkpoint, tmp_path, encoded, monkeypatch):
         monkeypatch.setattr(store, "SHARD", 6)
         copies = [shutil.copy(path, tmp_path / f"copy{i}") for i, path in enumerate(paths)]
         found = encode([*paths, *copies], checkpoint, cache=tmp_path / "cache")
         assert sum(encoded) == 20
         np.testing.assert_array_equal(found[:20], found[20:])
 
-    def test_arrays_are_told_apart_by_every_pixel_and_by_their_shape(
-        self, checkpoint, tmp_path, encoded
-    ):
+    def test_arrays_are_told_apart_by_every_pixel_and_by_their_shape(self, checkpoint, tmp_path, encoded):
         array = np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8)
         changed = array.copy()
         changed[-1, -1] ^= 1
@@ -244,9 +223,7 @@ class TestOnce:
         write_image(paths[4], np.random.default_rng(99))
         new = Path(paths[4]).read_bytes()
         expected = {
-            content: embed(
-                [Path(paths[4]).write_bytes(content) and paths[4]], ImageTower(checkpoint)
-            )
+            content: embed([Path(paths[4]).write_bytes(content) and paths[4]], ImageTower(checkpoint))
             for content in (new, old)
         }
         read = contents.read
@@ -279,9 +256,7 @@ class TestOnce:
         with pytest.raises(InputError, match="the images keep changing"):
             encode(paths, checkpoint, cache=tmp_path / "cache")
 
-    def test_views_seeds_precisions_preprocessings_and_checkpoints_do_not_mix(
-        self, paths, clip, checkpoint, tmp_path
-    ):
+    def test_views_seeds_precisions_preprocessings_and_checkpoints_do_not_mix(self, paths, clip, checkpoint, tmp_path):
         shutil.copytree(clip, tmp_path / "mean")
         file = tmp_path / "mean" / "preprocessor_config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.5] * 3}))
@@ -314,9 +289,7 @@ class TestOnce:
             encode(paths, checkpoint, seed=seed, cache=tmp_path / "cache")
         assert sum(encoded) == 20
 
-    def test_shards_are_gone_when_the_whole_is_there(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_shards_are_gone_when_the_whole_is_there(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(store, "SHARD", 6)
         encode(paths, checkpoint, cache=tmp_path / "cache")
         assert len(packs(tmp_path / "cache")) == 1
@@ -361,9 +334,7 @@ class TestDamage:
         assert sum(encoded) == 20
 
     @pytest.mark.parametrize("content", [b"", b"junk", None])
-    def test_a_damaged_memory_of_digests_is_ignored(
-        self, paths, checkpoint, tmp_path, encoded, monkeypatch, content
-    ):
+    def test_a_damaged_memory_of_digests_is_ignored(self, paths, checkpoint, tmp_path, encoded, monkeypatch, content):
         monkeypatch.setattr(contents, "SETTLED", -1e9)
         first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
         memory = tmp_path / "cache" / "digests.npy"
@@ -376,9 +347,7 @@ class TestDamage:
         monkeypatch.setattr(contents, "read", lambda *_: pytest.fail("an image was read"))
         encode(paths, checkpoint, cache=tmp_path / "cache")
 
-    def test_the_memory_of_digests_keeps_to_its_size(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_the_memory_of_digests_keeps_to_its_size(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(contents, "SETTLED", -1e9)
         monkeypatch.setattr(contents, "MOST_REMEMBERED", 12)
         for part in (paths[:10], paths[10:]):
@@ -439,9 +408,7 @@ class TestBadImages:
         with pytest.raises(InputError, match=r"003\.bmp: not an image .*; replace it or leave it"):
             encode(paths, checkpoint, cache=tmp_path / "cache")
 
-    def test_are_not_all_waited_for_when_there_are_many(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_are_not_all_waited_for_when_there_are_many(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(store, "SHARD", 6)
         monkeypatch.setattr(features, "MOST_BAD", 8)
         for i, path in enumerate(paths):
@@ -453,21 +420,15 @@ class TestBadImages:
         with pytest.raises(InputError, match=r"\(?20 of 20 .*, and 15 more"):
             encode(paths, checkpoint, cache=tmp_path / "cache", all_bad=True)
 
-    def test_that_are_not_there_are_told_before_anything_is_encoded(
-        self, paths, checkpoint, tmp_path, encoded
-    ):
+    def test_that_are_not_there_are_told_before_anything_is_encoded(self, paths, checkpoint, tmp_path, encoded):
         for i in (5, 19):
             Path(paths[i]).unlink()
-        with pytest.raises(
-            BadImages, match=r"2 of 20 .*005\.bmp: no such file; .*019\.bmp"
-        ) as error:
+        with pytest.raises(BadImages, match=r"2 of 20 .*005\.bmp: no such file; .*019\.bmp") as error:
             encode(paths, checkpoint, cache=tmp_path / "cache")
         assert list(error.value.faults) == [5, 19]
         assert encoded == []
 
-    def test_all_of_them_are_found_on_request_and_the_good_ones_are_kept(
-        self, paths, checkpoint, tmp_path, encoded
-    ):
+    def test_all_of_them_are_found_on_request_and_the_good_ones_are_kept(self, paths, checkpoint, tmp_path, encoded):
         Path(paths[0]).unlink()
         Path(paths[7]).write_bytes(b"")
         with pytest.raises(BadImages, match=r"2 of 20 images") as error:
@@ -502,16 +463,12 @@ class TestCall:
         monkeypatch.setattr(store, "SHARD", 6)
         encode(paths[10:], checkpoint, cache=tmp_path / "cache")
         seen: list[tuple[int, int]] = []
-        encode(
-            paths, checkpoint, cache=tmp_path / "cache", progress=lambda *call: seen.append(call)
-        )
+        encode(paths, checkpoint, cache=tmp_path / "cache", progress=lambda *call: seen.append(call))
         assert seen == sorted(seen)
         assert seen[0][0] >= 6
         assert seen[-1] == (20, 20)
 
-    def test_an_interrupt_loses_no_more_than_a_shard(
-        self, paths, checkpoint, tmp_path, encoded, monkeypatch
-    ):
+    def test_an_interrupt_loses_no_more_than_a_shard(self, paths, checkpoint, tmp_path, encoded, monkeypatch):
         monkeypatch.setattr(store, "SHARD", 6)
 
         def interrupt(done: int, total: int) -> None:
@@ -524,9 +481,7 @@ class TestCall:
         encode(paths, checkpoint, cache=tmp_path / "cache")
         assert sum(encoded) == 8
 
-    def test_the_store_is_where_the_environment_says(
-        self, paths, checkpoint, tmp_path, monkeypatch
-    ):
+    def test_the_store_is_where_the_environment_says(self, paths, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
         monkeypatch.delenv("DSPT_CACHE", raising=False)
         assert features.default_cache() == tmp_path / "xdg" / "dspt" / "features"
@@ -537,9 +492,7 @@ class TestCall:
 
     def test_a_store_that_cannot_be_written_is_named(self, paths, checkpoint, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(
-            InputError, match=r"feature store .*file: cannot be written .*DSPT_CACHE"
-        ):
+        with pytest.raises(InputError, match=r"feature store .*file: cannot be written .*DSPT_CACHE"):
             encode(paths, checkpoint, cache=tmp_path / "file")
 
     def test_a_full_disk_is_one_sentence(self, paths, checkpoint, tmp_path, monkeypatch):
@@ -649,10 +602,7 @@ def hurt_encoders(clip: str, folder: str) -> None:
     expected = result(run("reference"), "reference")
     assert expected is not None
     (whole,) = packs(root / "reference")
-    rows = {
-        digest.tobytes(): row
-        for digest, row in zip(np.load(whole / "digests.npy"), expected, strict=True)
-    }
+    rows = {digest.tobytes(): row for digest, row in zip(np.load(whole / "digests.npy"), expected, strict=True)}
 
     def is_whole(pack: Path) -> bool:
         try:
@@ -699,9 +649,7 @@ def hurt_encoders(clip: str, folder: str) -> None:
             for found in [result(pid, cache) for pid in pids]:
                 failed += found is None
                 wrong += found is not None and not (
-                    same(found, expected)
-                    if name == "together"
-                    else np.allclose(found, expected, atol=ROUNDING)
+                    same(found, expected) if name == "together" else np.allclose(found, expected, atol=ROUNDING)
                 )
             shutil.rmtree(root / cache, ignore_errors=True)
         told |= {f"failed {name}": failed, f"different {name}": wrong}

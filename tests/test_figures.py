@@ -317,9 +317,7 @@ class TestCurves:
         n = np.arange(1, 5)
         assert_allclose(line(axis, "mislabelled"), np.c_[n, 4 / n])
         band = axis.collections[1].get_paths()[0].vertices
-        assert_allclose(
-            (band[:, 1].min(), band[:, 1].max()), (0.5, 6)
-        )  # 2/4 * (2 - 1), 2 * (2 + 1)
+        assert_allclose((band[:, 1].min(), band[:, 1].max()), (0.5, 6))  # 2/4 * (2 - 1), 2 * (2 + 1)
 
     def test_rows_are_noises_and_columns_are_variants(self, tmp_path):
         for noise in ("sym:0.4", "pair:0.4"):
@@ -344,9 +342,7 @@ class TestCurves:
         for method in ("coop", "dspt"):
             write(tmp_path, "embedded", "sym:0.4", method, records=epochs(3), classes=10)
         coop, dspt = figures.loss_curves(results("loss-curves", tmp_path)).axes
-        bounds = [
-            one.get_ydata()[0] for one in dspt.lines if one.get_label() == "bounds of DSPT's loss"
-        ]
+        bounds = [one.get_ydata()[0] for one in dspt.lines if one.get_label() == "bounds of DSPT's loss"]
         assert_allclose(bounds, [log(1 + 9 / e), log(e + 9)])
         assert len(coop.lines) == 2
 

@@ -119,8 +119,7 @@ def table_files() -> dict[str, bytes]:
     np.savez(archive, labels=LABELS, clean_label=LABELS)
     torch.save({"labels": LABELS, "more": torch.arange(6), "list": [1, 2]}, pt)
     listed = {
-        split: [[f"{split}/{i}.jpg", i % 2, NAMES[i % 2]] for i in range(2)]
-        for split in ("train", "val", "test")
+        split: [[f"{split}/{i}.jpg", i % 2, NAMES[i % 2]] for i in range(2)] for split in ("train", "val", "test")
     }
     return {
         "manifest.csv": CSV.encode(),
@@ -171,9 +170,7 @@ def mutated(whole: bytes, chance: random.Random, tokens: tuple[bytes, ...] = ())
         elif how == 1:
             del data[at:]
         elif how == 2:
-            data[at : at + run] = chance.choice(
-                (bytes(run), b"\xff" * run, chance.randbytes(run), b"")
-            )
+            data[at : at + run] = chance.choice((bytes(run), b"\xff" * run, chance.randbytes(run), b""))
         elif how == 3:
             data[at:at] = data[at : at + run]
         elif how == 4:
@@ -317,9 +314,7 @@ def megabytes() -> float:
 
 
 def run_child(which: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", __file__, which], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-X", "faulthandler", __file__, which], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

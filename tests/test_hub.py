@@ -58,9 +58,7 @@ TEXT, WHOLE = datasets.Value("string"), datasets.Value("int64")
 
 class TestRead:
     def test_a_saved_dataset_comes_back_with_its_class_names_in_order(self, tmp_path):
-        source = saved(
-            tmp_path / "pets", train=rows(range(3), [1, 0, 1]), test=rows([7, 8], [0, 0])
-        )
+        source = saved(tmp_path / "pets", train=rows(range(3), [1, 0, 1]), test=rows([7, 8], [0, 0]))
         found = hub.read(source)
         assert found.name == "pets"
         assert found.class_names == ("dog", "cat")
@@ -97,9 +95,7 @@ class TestRead:
         found = hub.read(f"hf:{tmp_path / 'bugs'}")
         assert found.name == "bugs"
         assert found.class_names == ("ant", "bee")
-        assert list(found.train.items) == [
-            str(tmp_path / "bugs" / "train" / name / "1.png") for name in ("ant", "bee")
-        ]
+        assert list(found.train.items) == [str(tmp_path / "bugs" / "train" / name / "1.png") for name in ("ant", "bee")]
         assert found.test.labels.tolist() == [1]
 
     def test_text_labels_are_trimmed_and_sorted(self, tmp_path):
@@ -127,9 +123,7 @@ class TestRead:
 
     def test_labels_of_a_test_split_are_matched_by_name(self, tmp_path):
         turned = datasets.ClassLabel(names=["cat", "dog"])
-        source = saved(
-            tmp_path / "x", train=rows(range(2), [0, 1]), test=rows([7, 8], [0, 1], turned)
-        )
+        source = saved(tmp_path / "x", train=rows(range(2), [0, 1]), test=rows([7, 8], [0, 1], turned))
         assert hub.read(source).test.labels.tolist() == [1, 0]
 
 
@@ -152,9 +146,7 @@ class TestSplits:
         found = hub.read(f"{source}?train=fit&test=validation")
         assert shades(found.train.items) == [3, 4]
         assert shades(found.test.items) == [6]
-        assert found.notes == (
-            f"Not used in {source}?train=fit&test=validation: split 'train', 'test'.",
-        )
+        assert found.notes == (f"Not used in {source}?train=fit&test=validation: split 'train', 'test'.",)
 
     def test_without_a_test_split_a_part_of_each_class_is_held_out_and_it_says_so(self, tmp_path):
         labels = np.arange(30) % 2
@@ -201,9 +193,7 @@ class TestColumns:
     def test_bytes_and_paths_can_be_named_as_images(self, tmp_path):
         file = tmp_path / "7.png"
         file.write_bytes(png(7))
-        part = datasets.Dataset.from_dict(
-            {"raw": [png(5), png(6)], "file": [str(file)] * 2, "label": ["a", "b"]}
-        )
+        part = datasets.Dataset.from_dict({"raw": [png(5), png(6)], "file": [str(file)] * 2, "label": ["a", "b"]})
         source = saved(tmp_path / "x", train=part, test=part)
         assert shades(hub.read(f"{source}?image=raw").train.items) == [5, 6]
         assert list(hub.read(f"{source}?image=file").train.items) == [str(file)] * 2
@@ -234,9 +224,7 @@ class TestColumns:
 
     def test_a_dataset_without_images_is_refused(self, tmp_path):
         part = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
-        with pytest.raises(
-            InputError, match="none of its columns 'text', 'label' is known as the i"
-        ):
+        with pytest.raises(InputError, match="none of its columns 'text', 'label' is known as the i"):
             hub.read(saved(tmp_path / "x", train=part))
 
 

@@ -37,9 +37,7 @@ class TestTestView:
     def test_equals_transformers_bit_for_bit(self, mode):
         rng = np.random.default_rng(0)
         for side in (28, 32, 57):
-            theirs = image_processor()(
-                size={"shortest_edge": side}, crop_size={"height": side, "width": side}
-            )
+            theirs = image_processor()(size={"shortest_edge": side}, crop_size={"height": side, "width": side})
             for width, height in rng.integers(1, 300, (10, 2)):
                 if max(width, height) > 20 * min(width, height):
                     continue
@@ -124,9 +122,7 @@ class TestTrainView:
         assert bottom.max() > 196
 
     @pytest.mark.parametrize(("width", "height"), [(1000, 20), (20, 1000)])
-    def test_an_image_no_crop_fits_gives_its_centre_at_the_nearest_allowed_shape(
-        self, width, height
-    ):
+    def test_an_image_no_crop_fits_gives_its_centre_at_the_nearest_allowed_shape(self, width, height):
         left, right, top, bottom = self.boxes(width, height, 20).T
         long = round(20 * 4 / 3)
         across = np.abs(right - left) if width > height else bottom - top
@@ -137,9 +133,7 @@ class TestTrainView:
     def test_is_a_function_of_the_stream_alone(self):
         image = picture(np.random.default_rng(0), 50, 40)
         cut = Preprocessing(32, 32)
-        one, again, other = (
-            cut.train_view(open_image(image), Stream(1, "v", v)) for v in (0, 0, 1)
-        )
+        one, again, other = (cut.train_view(open_image(image), Stream(1, "v", v)) for v in (0, 0, 1))
         np.testing.assert_array_equal(one, again)
         assert not np.array_equal(one, other)
 
@@ -176,9 +170,7 @@ class TestOpenImage:
             np.testing.assert_array_equal(open_image(colours), colours[:, :, :3])
             palette = Image.fromarray(colours[:, :, :3]).convert("P")
             palette.info["transparency"] = bytes(range(256))
-            np.testing.assert_array_equal(
-                open_image(palette), np.asarray(palette.convert("RGBA"))[..., :3]
-            )
+            np.testing.assert_array_equal(open_image(palette), np.asarray(palette.convert("RGBA"))[..., :3])
 
     def test_sixteen_bits_of_grey_keep_their_brightness(self, tmp_path):
         values = np.array([[0, 255, 256, 32768, 65535]], np.uint16)
@@ -230,9 +222,7 @@ class TestOpenImage:
         assert str(again) == "a.jpg: no such file; replace it or leave it out"
 
     @pytest.mark.parametrize("factor", [1.5, 3])
-    def test_decompression_bombs_are_refused_before_they_are_decoded(
-        self, tmp_path, monkeypatch, factor
-    ):
+    def test_decompression_bombs_are_refused_before_they_are_decoded(self, tmp_path, monkeypatch, factor):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
         Image.new("L", (10, int(100 * factor))).save(tmp_path / "bomb.png")
         with pytest.raises(BadImage, match=r"bomb\.png: it has more than 1,000 pixels"):
@@ -258,9 +248,7 @@ class TestOpenImage:
 
 class TestPreprocessing:
     def write(self, folder: Path, name: str, value: object, image_size: int = 48) -> Path:
-        (folder / "config.json").write_text(
-            json.dumps({"vision_config": {"image_size": image_size}})
-        )
+        (folder / "config.json").write_text(json.dumps({"vision_config": {"image_size": image_size}}))
         (folder / name).write_text(json.dumps(value))
         return folder
 
@@ -359,9 +347,7 @@ class TestImageTower:
             ImageTower(checkpoint)
 
     @pytest.mark.parametrize("damage", ["missing", "shape", "truncated"])
-    def test_damaged_weights_are_refused_and_never_replaced_by_random_ones(
-        self, clip, tmp_path, damage
-    ):
+    def test_damaged_weights_are_refused_and_never_replaced_by_random_ones(self, clip, tmp_path, damage):
         from safetensors.numpy import load_file, save_file
 
         shutil.copytree(clip, tmp_path / "clip")

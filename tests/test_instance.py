@@ -82,9 +82,7 @@ def _softmax_like(x: np.ndarray, odds: np.ndarray, factor: float) -> np.ndarray:
 def test_scale_and_shift_of_the_features_do_not_matter_but_features_and_seed_do():
     features, labels = clusters(each=200)
     noisy = corrupt(labels, 5, "inst", 0.4, features=features)
-    np.testing.assert_array_equal(
-        corrupt(labels, 5, "inst", 0.4, features=8 * features + 16), noisy
-    )
+    np.testing.assert_array_equal(corrupt(labels, 5, "inst", 0.4, features=8 * features + 16), noisy)
     assert (corrupt(labels, 5, "inst", 0.4, features=features[:, ::-1]) != noisy).any()
     assert (corrupt(labels, 5, "inst", 0.4, seed=2, features=features) != noisy).any()
 

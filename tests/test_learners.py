@@ -74,14 +74,9 @@ class TestCoCoOp:
         learnt, x = learner.start(), torch.from_numpy(features(5)[0])
         net = torch.nn.Sequential(torch.nn.Linear(16, 1), torch.nn.ReLU(), torch.nn.Linear(1, 32))
         names = {"0": "meta.down", "2": "meta.up"}
-        net.load_state_dict(
-            {f"{n}.{p}": learnt[f"{m}.{p}"] for n, m in names.items() for p in ("weight", "bias")}
-        )
+        net.load_state_dict({f"{n}.{p}": learnt[f"{m}.{p}"] for n, m in names.items() for p in ("weight", "bias")})
         prompt = make(model, "prompt")
-        rows = [
-            100 * image @ prompt.prototypes({"context": learnt["context"] + net(image)}).T
-            for image in x
-        ]
+        rows = [100 * image @ prompt.prototypes({"context": learnt["context"] + net(image)}).T for image in x]
         assert_close(learner.logits(x, learnt), torch.stack(rows), rtol=1e-4, atol=1e-4)
 
     def test_without_a_shift_it_is_coop(self, model):
@@ -89,9 +84,7 @@ class TestCoCoOp:
         learnt, x = learner.start(), torch.from_numpy(features(5)[0])
         learnt["meta.up.weight"].zero_()
         learnt["meta.up.bias"].zero_()
-        assert_close(
-            learner.classify(learnt)(x), prompt.classify(prompt.start())(x), rtol=1e-5, atol=1e-4
-        )
+        assert_close(learner.classify(learnt)(x), prompt.classify(prompt.start())(x), rtol=1e-5, atol=1e-4)
 
     def test_a_memory_limit_changes_nothing_but_memory(self, model):
         x, y = (torch.from_numpy(values) for values in features(6))

@@ -103,9 +103,7 @@ def expected(name: str, z: np.ndarray, y: int, **hyper: float) -> float:
     raise AssertionError(name)
 
 
-def batch(
-    rows: int = 12, classes: int = 7, spread: float = 3.0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(rows: int = 12, classes: int = 7, spread: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(spread * rng.standard_normal((rows, classes)))
     return logits, torch.from_numpy(rng.integers(0, classes, rows))
@@ -129,19 +127,14 @@ def test_every_loss_of_the_protocol_is_there_with_its_defaults() -> None:
 def test_values_follow_the_formula(name: str, hyper: dict[str, float], spread: float) -> None:
     logits, labels = batch(spread=spread)
     values = losses.get(name)(logits, labels, "none", **hyper)
-    wanted = [
-        expected(name, z, int(y), **hyper)
-        for z, y in zip(logits.numpy(), labels.numpy(), strict=True)
-    ]
+    wanted = [expected(name, z, int(y), **hyper) for z, y in zip(logits.numpy(), labels.numpy(), strict=True)]
     np.testing.assert_allclose(values.numpy(), wanted, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "hyper"), CASES)
 def test_gradients_are_the_derivative(name: str, hyper: dict[str, float]) -> None:
     logits, labels = batch(rows=4, classes=5)
-    assert torch.autograd.gradcheck(
-        lambda z: losses.get(name)(z, labels, "none", **hyper), logits.requires_grad_()
-    )
+    assert torch.autograd.gradcheck(lambda z: losses.get(name)(z, labels, "none", **hyper), logits.requires_grad_())
 
 
 def test_smoothing_is_that_of_torch() -> None:
@@ -175,9 +168,7 @@ def test_double_softmax_by_its_own_name() -> None:
 def test_soft_cross_entropy_is_that_of_torch_and_takes_hard_labels_as_one_hot() -> None:
     logits, labels = batch()
     targets = batch(spread=1.0)[0].softmax(1)
-    torch.testing.assert_close(
-        losses.soft_cross_entropy(logits, targets), F.cross_entropy(logits, targets)
-    )
+    torch.testing.assert_close(losses.soft_cross_entropy(logits, targets), F.cross_entropy(logits, targets))
     torch.testing.assert_close(
         losses.soft_cross_entropy(logits, F.one_hot(labels, 7), "none"),
         F.cross_entropy(logits, labels, reduction="none"),
@@ -216,9 +207,7 @@ def extremes(classes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
         (1_000, torch.bfloat16),
     ],
 )
-def test_values_and_gradients_hold_for_extreme_logits(
-    name: str, classes: int, dtype: torch.dtype
-) -> None:
+def test_values_and_gradients_hold_for_extreme_logits(name: str, classes: int, dtype: torch.dtype) -> None:
     logits, labels = extremes(classes, dtype)
     values, gradient = differentiated(name, logits, labels)
     exact_values, exact_gradient = differentiated(name, logits.double(), labels)
@@ -258,9 +247,7 @@ def test_softmax_based_losses_ignore_a_shift(row: list[float], label: int, shift
     logits, labels = sample(row, label)
     for name in SOFTMAX_BASED:
         loss = losses.get(name)
-        torch.testing.assert_close(
-            loss(logits + shift, labels), loss(logits, labels), rtol=1e-9, atol=1e-9
-        )
+        torch.testing.assert_close(loss(logits + shift, labels), loss(logits, labels), rtol=1e-9, atol=1e-9)
 
 
 @claim
@@ -310,9 +297,7 @@ def test_gce_runs_from_cross_entropy_to_mae(row: list[float], label: int) -> Non
     logits, labels = sample(row, label)
     gce = losses.get("gce")
     torch.testing.assert_close(gce(logits, labels, q=1.0), 1 - logits.softmax(1)[0, labels[0]])
-    torch.testing.assert_close(
-        gce(logits, labels, q=1e-9), F.cross_entropy(logits, labels), rtol=1e-6, atol=1e-9
-    )
+    torch.testing.assert_close(gce(logits, labels, q=1e-9), F.cross_entropy(logits, labels), rtol=1e-6, atol=1e-9)
 
 
 @claim
@@ -324,12 +309,8 @@ def test_outer_scale_runs_from_mae_to_double_softmax(row: list[float], label: in
     classes = len(row)
     # CE(s p, y)/s = log(C)/s + 1/C - p_y + O(s): MAE up to a constant.
     assert abs(float(scaled) - math.log(classes) / 1e-6 - (1 / classes - p_y)) < 1e-5
-    torch.testing.assert_close(
-        gradient, differentiated("mae", logits, labels)[1], rtol=0, atol=1e-6
-    )
-    torch.testing.assert_close(
-        losses.get("dspt-scale")(logits, labels), F.cross_entropy(logits.softmax(1), labels)
-    )
+    torch.testing.assert_close(gradient, differentiated("mae", logits, labels)[1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(losses.get("dspt-scale")(logits, labels), F.cross_entropy(logits.softmax(1), labels))
 
 
 @claim
@@ -371,9 +352,7 @@ def test_an_empty_batch_has_a_sum_but_no_mean(name: str) -> None:
         loss(logits, labels)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16]
-)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16])
 def test_labels_may_have_any_integer_type(dtype: torch.dtype) -> None:
     logits, labels = batch()
     loss = losses.get("dspt")
@@ -414,9 +393,7 @@ GOOD = batch(rows=4, classes=3)
         (torch.tensor([[0.0, 1.0], [0.0, -math.inf]]), [0, 1], "found -inf at row 1, class 1"),
     ],
 )
-def test_bad_input_is_named_with_its_value_and_row(
-    logits: torch.Tensor, labels: list[int], sentence: str
-) -> None:
+def test_bad_input_is_named_with_its_value_and_row(logits: torch.Tensor, labels: list[int], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         losses.get("dspt")(logits, torch.tensor(labels))
 

@@ -39,9 +39,7 @@ SPLIT = ("path,label,split", "a.jpg,dog,train", "b.jpg,cat,train", "c.jpg,dog,te
 
 
 class TestColumns:
-    def test_rows_become_paths_beside_the_manifest_and_labels_that_count_sorted_names(
-        self, tmp_path
-    ):
+    def test_rows_become_paths_beside_the_manifest_and_labels_that_count_sorted_names(self, tmp_path):
         found = manifest.read(write(tmp_path / "pets.csv", *SPLIT))
         assert found.name == "pets"
         assert found.class_names == ("cat", "dog")
@@ -98,24 +96,18 @@ class TestColumns:
         assert found.test.true_labels.tolist() == [1]
         assert found.notes == ("No true label is given in the train split.",)
 
-    def test_where_no_true_label_is_known_the_label_counts_as_right_and_that_is_said(
-        self, tmp_path
-    ):
+    def test_where_no_true_label_is_known_the_label_counts_as_right_and_that_is_said(self, tmp_path):
         lines = ("path,label,true_label,split", "a,x,y,train", "b,y,y,train", "c,x, ,train")
         found = manifest.read(write(tmp_path / "m.csv", *lines, "d,x,x,test"))
         assert found.train.labels.tolist() == [0, 1, 0]
         assert found.train.true_labels.tolist() == [1, 1, 0]
-        assert found.notes == (
-            "1 of 3 images of the train split have no true label; their label counts as right.",
-        )
+        assert found.notes == ("1 of 3 images of the train split have no true label; their label counts as right.",)
 
 
 class TestPaths:
     def test_paths_start_from_the_root_if_one_is_given_and_absolute_ones_stay(self, tmp_path):
         far = tmp_path / "far" / "b.jpg"
-        file = write(
-            tmp_path / "m.csv", "path,label,split", f"{far},x,train", "c,y,train", "d,x,test"
-        )
+        file = write(tmp_path / "m.csv", "path,label,split", f"{far},x,train", "c,y,train", "d,x,test")
         found = manifest.read(file, root=tmp_path / "images")
         assert list(found.train.items) == [str(far), str(tmp_path / "images" / "c")]
 
@@ -188,9 +180,7 @@ class TestLabels:
             (("dog", "wolf"), "label 'wolf' at line 3 is not a name in"),
         ],
     )
-    def test_labels_that_the_given_names_do_not_have_are_told_with_their_line(
-        self, tmp_path, labels, sentence
-    ):
+    def test_labels_that_the_given_names_do_not_have_are_told_with_their_line(self, tmp_path, labels, sentence):
         lines = ("path,label,split", *(f"{i}.jpg,{label},train" for i, label in enumerate(labels)))
         names_file = write(tmp_path / "names.txt", "dog", "cat")
         with pytest.raises(InputError, match=sentence):
@@ -263,9 +253,7 @@ class TestSplits:
             (("path,label,split", *(f"{row},train" for row in ROWS)), "has no test rows"),
         ],
     )
-    def test_without_test_rows_a_part_of_each_class_is_held_out_and_it_says_so(
-        self, tmp_path, lines, why
-    ):
+    def test_without_test_rows_a_part_of_each_class_is_held_out_and_it_says_so(self, tmp_path, lines, why):
         file = write(tmp_path / "m.csv", *lines)
         found = manifest.read(file, seed=4, test_fraction=0.25)
         labels = np.arange(60) % 2
@@ -274,8 +262,7 @@ class TestSplits:
         assert pairs(found.train, tmp_path) == list(zip(train.items, train.labels, strict=True))
         assert pairs(found.test, tmp_path) == list(zip(test.items, test.labels, strict=True))
         assert found.notes == (
-            f"{file} {why}: 16 of 60 images, drawn from each class with seed 4, are held out as "
-            "the test split.",
+            f"{file} {why}: 16 of 60 images, drawn from each class with seed 4, are held out as the test split.",
         )
 
 
@@ -304,9 +291,7 @@ class TestFaults:
             "correct them; set `skip_bad` to go on without them"
         )
 
-    def test_they_are_left_out_and_listed_if_asked_and_labels_stay_with_their_images(
-        self, tmp_path
-    ):
+    def test_they_are_left_out_and_listed_if_asked_and_labels_stay_with_their_images(self, tmp_path):
         found = manifest.read(write(tmp_path / "m.csv", *self.LINES), skip_bad=True)
         assert names(found, found.train) == {"a.jpg": "dog", "f.jpg": "cat"}
         assert names(found, found.test) == {"g.jpg": "dog"}
@@ -359,9 +344,7 @@ class TestText:
         assert [fault.name for fault in found.skipped] == ["line 3"]
         assert len(found.train.labels) + len(found.test.labels) == 4
 
-    @pytest.mark.parametrize(
-        ("file", "delimiter"), [("m.csv", ","), ("m.csv", ";"), ("m.csv", "\t"), ("m.tsv", "\t")]
-    )
+    @pytest.mark.parametrize(("file", "delimiter"), [("m.csv", ","), ("m.csv", ";"), ("m.csv", "\t"), ("m.tsv", "\t")])
     def test_the_delimiter_is_seen_in_the_header(self, tmp_path, file, delimiter):
         lines = [line.replace(",", delimiter) for line in SPLIT]
         found = manifest.read(write(tmp_path / file, *lines))

@@ -279,10 +279,7 @@ class TestJoAPR:
 
         x = joapr._crossing(Mixture, low=1)
         assert 0.2 < x < 0.7
-        high, low = (
-            w * norm.pdf(x, m, np.sqrt(v))
-            for w, m, v in zip(weights, (0.7, 0.2), (0.02, 0.005), strict=True)
-        )
+        high, low = (w * norm.pdf(x, m, np.sqrt(v)) for w, m, v in zip(weights, (0.7, 0.2), (0.02, 0.005), strict=True))
         np.testing.assert_allclose(high, low, rtol=1e-6)
 
     def test_a_low_threshold_lets_more_samples_count_as_clean(self):
@@ -292,9 +289,7 @@ class TestJoAPR:
 
     def test_labels_are_refined_by_their_trust_and_sharpened(self):
         p = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
-        found = joapr.refined(
-            p, torch.tensor([0, 0]), torch.tensor([True, False]), torch.tensor([0.8, 0.9])
-        )
+        found = joapr.refined(p, torch.tensor([0, 0]), torch.tensor([True, False]), torch.tensor([0.8, 0.9]))
         mixed = torch.tensor([[0.8 + 0.1, 0.06, 0.04], [0.1, 0.6, 0.3]])
         assert_close(found, mixed**2 / (mixed**2).sum(1, keepdim=True))
 

@@ -76,9 +76,7 @@ def loss_method(name: str, plan) -> Method:
 
 
 class TestNetwork:
-    @pytest.mark.parametrize(
-        ("model", "size"), [("resnet34", 21_797_672), ("resnet18", 11_689_512)]
-    )
+    @pytest.mark.parametrize(("model", "size"), [("resnet34", 21_797_672), ("resnet18", 11_689_512)])
     def test_has_as_many_parameters_as_the_published_one(self, model, size):
         found = resnet.build(model, "imagenet", 1000)
         assert sum(value.numel() for value in found.parameters()) == size
@@ -112,9 +110,7 @@ class TestNetwork:
     def test_depends_on_the_seed_alone_and_draws_from_no_global_generator(self):
         torch.manual_seed(0)
         before = torch.get_rng_state()
-        first, same, other = (
-            resnet.initial(resnet.build("small", "cifar", 3), seed) for seed in (1, 1, 2)
-        )
+        first, same, other = (resnet.initial(resnet.build("small", "cifar", 3), seed) for seed in (1, 1, 2))
         assert torch.equal(torch.get_rng_state(), before)
         assert all(torch.equal(first[name], same[name]) for name in first)
         assert not torch.equal(first["classifier.1.weight"], other["classifier.1.weight"])
@@ -198,9 +194,7 @@ class TestImages:
         for name, size in (("a.png", (6, 5)), ("b.png", (7, 5))):
             Image.new("RGB", size).save(tmp_path / name)
         paths = [str(tmp_path / name) for name in ("a.png", "b.png")]
-        with pytest.raises(
-            InputError, match=r"b\.png: 7 x 5 pixels, but the first image has 6 x 5"
-        ):
+        with pytest.raises(InputError, match=r"b\.png: 7 x 5 pixels, but the first image has 6 x 5"):
             pixels.read(Split(paths, np.zeros(2)), "train")
 
     def test_features_are_refused(self):
@@ -215,9 +209,7 @@ class TestRecipe:
         assert (found.lr, found.momentum, found.weight_decay) == (0.1, 0.9, 5e-4)
         assert (found.epochs, found.batch_size, found.shots) == (200, 128, 0)
 
-    @pytest.mark.parametrize(
-        ("epochs", "milestones"), [(200, [80, 140]), (30, [12, 21]), (1, []), (7, [3, 5])]
-    )
+    @pytest.mark.parametrize(("epochs", "milestones"), [(200, [80, 140]), (30, [12, 21]), (1, []), (7, [3, 5])])
     def test_the_rate_falls_as_torchs_own_schedule_says(self, epochs, milestones):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
@@ -358,9 +350,7 @@ class TestRun:
         assert np.array_equal(given, noise.corrupt(data.train.labels, 10, "pair", 0.4, seed=1))
         records = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
         parts = {f"{what}_{who}" for what in ("loss", "gradient") for who in ("right", "wrong")}
-        assert all(
-            {"epoch", "lr", "loss", "accuracy"} | parts <= record.keys() for record in records
-        )
+        assert all({"epoch", "lr", "loss", "accuracy"} | parts <= record.keys() for record in records)
         assert result.accuracy == pytest.approx(np.mean([r["accuracy"] for r in records]))
         assert json.loads((tmp_path / "run/result.json").read_text()) == result.as_dict()
 
@@ -388,9 +378,7 @@ class TestRun:
         assert len((tmp_path / "killed/metrics.jsonl").read_text().splitlines()) == 3
         resumed = run(data, config, "sym:0.4", tmp_path / "killed")
         assert replace(resumed, seconds=0, run="") == replace(whole, seconds=0, run="")
-        one, other = (
-            load_file(tmp_path / name / "state.safetensors") for name in ("whole", "killed")
-        )
+        one, other = (load_file(tmp_path / name / "state.safetensors") for name in ("whole", "killed"))
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
         lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]

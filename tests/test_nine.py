@@ -365,9 +365,7 @@ class TestCheck:
         assert report.ok
         assert report.problems == ()
         assert steps == [(i, 6) for i in range(1, 7)]
-        assert [
-            (s.name, s.used, s.expected, s.found, s.missing, s.broken) for s in report.splits
-        ] == [
+        assert [(s.name, s.used, s.expected, s.found, s.missing, s.broken) for s in report.splits] == [
             ("train", True, 3, 3, 0, 0),
             ("val", False, 1, 1, 0, 0),
             ("test", True, 2, 2, 0, 0),
@@ -441,8 +439,7 @@ class TestCheck:
         report = check("pets", tmp_path / "nowhere")
         assert not report.ok
         assert report.problems == (
-            f"root {tmp_path / 'nowhere'}: no such folder; give the folder in which oxford_pets "
-            "lies for OxfordPets",
+            f"root {tmp_path / 'nowhere'}: no such folder; give the folder in which oxford_pets lies for OxfordPets",
         )
 
     def test_an_unknown_name_is_refused_with_the_known_ones(self, tmp_path):
@@ -455,15 +452,11 @@ class TestCheck:
         assert found["ok"] is False
         assert found["splits"][0]["broken"] == 1
         assert found["splits"][0]["first_broken"][0]["reason"] == "not an image of a known format"
-        assert found["split_files"] == [
-            {"path": str(tmp_path / "zoo" / "split.json"), "found": True}
-        ]
+        assert found["split_files"] == [{"path": str(tmp_path / "zoo" / "split.json"), "found": True}]
 
     def test_the_worst_report_fits_one_screen(self, tmp_path):
         root = tmp_path.joinpath(*["deep" * 50] * 5)
-        rows = {
-            split: [[f"{'x' * 60}\n{split}{i}.png", 0, "a"] for i in range(20)] for split in ROWS
-        }
+        rows = {split: [[f"{'x' * 60}\n{split}{i}.png", 0, "a"] for i in range(20)] for split in ROWS}
         rows["train"].append(["y.png", 1, "b"])
         zoo(root, rows)
         for split in ROWS:

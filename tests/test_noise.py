@@ -55,10 +55,7 @@ def test_exact_symmetric_noise_is_what_the_words_say(seed: int) -> None:
 def test_bernoulli_symmetric_noise_is_what_the_words_say(seed: int) -> None:
     true = [i % 5 for i in range(30)]
     raw = words(60, seed, "symmetric", "bernoulli")
-    wanted = [
-        (y + 1 + int(unit(raw[30 + i]) * 4)) % 5 if unit(raw[i]) < 0.4 else y
-        for i, y in enumerate(true)
-    ]
+    wanted = [(y + 1 + int(unit(raw[30 + i]) * 4)) % 5 if unit(raw[i]) < 0.4 else y for i, y in enumerate(true)]
     assert noise.corrupt(true, 5, "symmetric", 0.4, seed, "bernoulli") == wanted
 
 
@@ -97,12 +94,8 @@ def test_exact_sampling_changes_exactly_the_rate(
     assert all(0 <= label < num_classes for label in noisy)
 
 
-@pytest.mark.parametrize(
-    ("rate", "n", "changed"), [(0.29, 100, 28), (0.5, 100, 50), (0.4, 4128, 1651), (0.1, 9, 0)]
-)
-def test_a_product_that_binary_rounds_down_is_taken_as_written(
-    rate: float, n: int, changed: int
-) -> None:
+@pytest.mark.parametrize(("rate", "n", "changed"), [(0.29, 100, 28), (0.5, 100, 50), (0.4, 4128, 1651), (0.1, 9, 0)])
+def test_a_product_that_binary_rounds_down_is_taken_as_written(rate: float, n: int, changed: int) -> None:
     noisy = noise.corrupt(np.zeros(n, dtype=int), 3, "pair", rate)
     assert noisy.sum() == changed
 
@@ -124,9 +117,7 @@ def test_a_lower_rate_makes_some_of_the_mistakes_of_a_higher_one(
     problem: tuple[list[int], int], kind: str, sampling: str, two: tuple[float, float], seed: int
 ) -> None:
     true, num_classes = problem
-    less, more = (
-        noise.corrupt(true, num_classes, kind, rate, seed, sampling) for rate in sorted(two)
-    )
+    less, more = (noise.corrupt(true, num_classes, kind, rate, seed, sampling) for rate in sorted(two))
     assert all(b in (a, c) for a, b, c in zip(true, less, more, strict=True))
 
 
@@ -186,9 +177,7 @@ def test_bernoulli_noise_and_its_matrix_have_one_distribution(kind: str) -> None
 def test_the_first_and_the_last_word_give_classes_of_the_column(
     monkeypatch: pytest.MonkeyPatch, word: int, drawn: int
 ) -> None:
-    monkeypatch.setattr(
-        noise.corruption.Stream, "raw", lambda self, n: np.full(n, word, dtype=np.uint64)
-    )
+    monkeypatch.setattr(noise.corruption.Stream, "raw", lambda self, n: np.full(n, word, dtype=np.uint64))
     transition = np.eye(5)
     transition[:, 0] = [0, 1 / 3, 1 / 3, 1 / 3 - 9e-7, 0]
     assert noise.corrupt([0], 5, "matrix", transition=transition) == [drawn]
@@ -198,9 +187,7 @@ def test_transition_matrices_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(
         noise.transition_matrix("sym", 3, 0.4), [[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]]
     )
-    np.testing.assert_allclose(
-        noise.transition_matrix("pair", 3, 0.4), [[0.6, 0, 0.4], [0.4, 0.6, 0], [0, 0.4, 0.6]]
-    )
+    np.testing.assert_allclose(noise.transition_matrix("pair", 3, 0.4), [[0.6, 0, 0.4], [0.4, 0.6, 0], [0, 0.4, 0.6]])
     np.testing.assert_array_equal(noise.transition_matrix("clean", 3, 0.4), np.eye(3))
     with pytest.raises(InputError, match="has no formula"):
         noise.transition_matrix("matrix", 3, 0.4)
@@ -208,9 +195,7 @@ def test_transition_matrices_are_those_of_the_paper() -> None:
 
 @claim
 @given(kinds, st.integers(2, 40), rates)
-def test_columns_of_transition_matrices_are_distributions(
-    kind: str, num_classes: int, rate: float
-) -> None:
+def test_columns_of_transition_matrices_are_distributions(kind: str, num_classes: int, rate: float) -> None:
     transition = noise.transition_matrix(kind, num_classes, rate)
     assert (transition >= 0).all()
     np.testing.assert_allclose(transition.sum(axis=0), 1)
@@ -487,9 +472,7 @@ def test_a_label_file_with_a_mistake_is_refused(tmp_path: Path, text: str, sente
         (np.array([0, 1, None], dtype=object), "not a readable .npy file"),
     ],
 )
-def test_a_label_array_with_a_mistake_is_refused(
-    tmp_path: Path, array: np.ndarray, sentence: str
-) -> None:
+def test_a_label_array_with_a_mistake_is_refused(tmp_path: Path, array: np.ndarray, sentence: str) -> None:
     path = tmp_path / "labels.npy"
     np.save(path, array, allow_pickle=True)
     with pytest.raises(InputError, match=sentence):
@@ -537,6 +520,4 @@ def test_the_module_does_not_wait_for_torch() -> None:
 def test_a_transition_alone_is_enough():
     cycle = np.eye(3)[:, [1, 2, 0]].T
     assert noise.corrupt([0, 1, 2], 3, transition=cycle) == [2, 0, 1]
-    assert noise.corrupt([0, 1, 2], 3, transition=cycle) == noise.corrupt(
-        [0, 1, 2], 3, "matrix", transition=cycle
-    )
+    assert noise.corrupt([0, 1, 2], 3, transition=cycle) == noise.corrupt([0, 1, 2], 3, "matrix", transition=cycle)

@@ -72,8 +72,6 @@ def test_neither_order_nor_a_constant_changes_it(seed, rate, move):
     logits, labels = sample(300, 5, rate=rate, seed=seed)
     found = noise_rate.estimate_noise_rate(logits, labels)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
-    turned = noise_rate.estimate_noise_rate(
-        (logits + move)[order].roll(1, 1), (labels[order] + 1) % 5
-    )
+    turned = noise_rate.estimate_noise_rate((logits + move)[order].roll(1, 1), (labels[order] + 1) % 5)
     assert turned.rate == pytest.approx(found.rate, abs=1e-3)
     assert turned.error == pytest.approx(found.error, rel=1e-2, abs=1e-4)

@@ -22,14 +22,8 @@ def test_its_commands_and_snippets_run_in_order(tmp_path, monkeypatch):
             program = [sys.executable, "-c", text]
             commands = [program]
         elif language == "sh":
-            lines = [
-                line.split("  #")[0].strip() for line in text.replace("\\\n", " ").splitlines()
-            ]
-            commands = [
-                [sys.executable, "-m", *shlex.split(line)]
-                for line in lines
-                if line.startswith("dspt ")
-            ]
+            lines = [line.split("  #")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+            commands = [[sys.executable, "-m", *shlex.split(line)] for line in lines if line.startswith("dspt ")]
         else:
             continue
         for command in commands:

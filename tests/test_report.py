@@ -15,9 +15,7 @@ from dspt.internal.errors import InputError
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 # The smallest PNG: one grey pixel.
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
-)
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==")
 
 
 class Page(HTMLParser):
@@ -184,9 +182,7 @@ def test_lists_every_run_and_the_machines(tmp_path, report):
     add_run(tmp_path / "runs" / "second", 70.0, environment="broken")
     (tmp_path / "runs" / "second" / "environment.json").write_text("{")
     text = report().text("td").splitlines()
-    assert {"first", "second", "instance:0.4", "81.23", "60.00", "40.0", "12", "3.99.1"} <= set(
-        text
-    )
+    assert {"first", "second", "instance:0.4", "81.23", "60.00", "40.0", "12", "3.99.1"} <= set(text)
 
 
 def test_every_table_has_a_caption_and_every_heading_a_scope(tmp_path, report):

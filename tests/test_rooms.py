@@ -53,11 +53,7 @@ def imports(source: str) -> Iterator[str]:
 
 
 def modules() -> list[Path]:
-    return [
-        p
-        for p in sorted(HOUSE.rglob("*.py"))
-        if p.name not in ("__main__.py",) and p != HOUSE / "__init__.py"
-    ]
+    return [p for p in sorted(HOUSE.rglob("*.py")) if p.name not in ("__main__.py",) and p != HOUSE / "__init__.py"]
 
 
 def test_every_room_has_its_place():

@@ -68,9 +68,7 @@ def test_a_done_run_is_not_repeated(clip, data, tmp_path):
 def test_a_folder_with_another_run_is_refused_and_kept(clip, data, tmp_path):
     run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
     before = (tmp_path / "run" / "context.safetensors").read_bytes()
-    with pytest.raises(
-        InputError, match=r"\(seed is 1 there, 2 here\); choose another folder with `out`"
-    ):
+    with pytest.raises(InputError, match=r"\(seed is 1 there, 2 here\); choose another folder with `out`"):
         run(data, Config(model=clip, epochs=1, seed=2), "none", tmp_path / "run")
     with pytest.raises(InputError, match=r"noise is 'none' there, 'sym:0.2' here"):
         run(data, Config(model=clip, epochs=1), "sym:0.2", tmp_path / "run", overwrite=False)
@@ -111,9 +109,7 @@ def test_an_epoch_whose_state_was_not_saved_is_done_again(clip, data, tmp_path):
         file.write('{"epoch": 4, "acc')
     again = run(data, config, "none", cut)
     assert again.accuracy == whole.accuracy
-    assert (cut / "metrics.jsonl").read_bytes() == (
-        tmp_path / "whole" / "metrics.jsonl"
-    ).read_bytes()
+    assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
 
 
 def test_zero_shot_is_a_run_too(clip, data, tmp_path):

@@ -79,9 +79,7 @@ def test_streams_do_not_depend_on_the_order_in_which_they_are_used() -> None:
 
 
 def test_different_addresses_give_different_words() -> None:
-    addresses = [
-        (seed, *name) for seed in range(-5, 20) for name in [(), ("a",), ("a", 1), ("a1",)]
-    ]
+    addresses = [(seed, *name) for seed in range(-5, 20) for name in [(), ("a",), ("a", 1), ("a1",)]]
     assert len({int(Stream(*address).raw(1)[0]) for address in addresses}) == len(addresses)
 
 
@@ -123,10 +121,7 @@ def test_uniform_integers_and_normal_have_their_distributions() -> None:
 
 def test_normal_is_box_muller_in_the_shape_that_was_asked_for() -> None:
     u = [(word >> 11) / 2**53 for word in words(12, 1, "context")]
-    wanted = [
-        math.sqrt(-2 * math.log(1 - a)) * math.cos(2 * math.pi * b)
-        for a, b in zip(u[:6], u[6:], strict=True)
-    ]
+    wanted = [math.sqrt(-2 * math.log(1 - a)) * math.cos(2 * math.pi * b) for a, b in zip(u[:6], u[6:], strict=True)]
     found = Stream(1, "context").normal(2, 3)
     assert found.shape == (2, 3)
     np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-12)

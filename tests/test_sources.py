@@ -43,9 +43,7 @@ def manifest(folder: Path) -> Path:
 class TestManifest:
     def test_trains_on_the_labels_as_given_and_knows_the_wrong_ones(self, dspt, clip, tmp_path):
         source = manifest(tmp_path)
-        status, output, errors = dspt(
-            "train", source, "--model", clip, "--epochs", 1, "--out", "run", "--json", "-q"
-        )
+        status, output, errors = dspt("train", source, "--model", clip, "--epochs", 1, "--out", "run", "--json", "-q")
         assert status == 0, errors
         result = json.loads(output)
         assert result["wrong_labels"] == pytest.approx(3 / 24)
@@ -170,9 +168,7 @@ class TestNamedDatasets:
                 if out == "less":
                     (pets / "oxford_pets" / "images" / "train_2.jpg").unlink()
                 folder = f"{kind[:3]}-{out}"
-                status, _, errors = dspt(
-                    "train", "pets", *options, "--noise", kind, "--out", folder
-                )
+                status, _, errors = dspt("train", "pets", *options, "--noise", kind, "--out", folder)
                 assert status == 0, errors
                 labels[folder] = noise.read_labels(f"{folder}/labels.csv", 3, 6)
             photo(pets / "oxford_pets" / "images" / "train_2.jpg", 2)
@@ -181,9 +177,7 @@ class TestNamedDatasets:
         flipped = [labels[name] != np.arange(6) % 3 for name in ("ins-whole", "ins-less")]
         np.testing.assert_array_equal(*flipped)
 
-    def test_the_root_of_the_environment_is_nothing_to_a_manifest(
-        self, dspt, clip, pets, tmp_path, monkeypatch
-    ):
+    def test_the_root_of_the_environment_is_nothing_to_a_manifest(self, dspt, clip, pets, tmp_path, monkeypatch):
         monkeypatch.setenv("DSPT_ROOT", str(pets))
         status, _, errors = dspt("zeroshot", manifest(tmp_path), "--model", clip, "--json", "-q")
         assert status == 0, errors
@@ -260,9 +254,7 @@ class TestNoise:
         dataset = open_dataset(source)
         run(dataset, Config(model=text_tower, epochs=1, seed=4), "inst:0.3", tmp_path / "run")
         given = noise.read_labels(tmp_path / "run/labels.csv", 4, 100)
-        expected = corrupt(
-            dataset.train.labels, 4, "instance", 0.3, 4, features=dataset.train.items
-        )
+        expected = corrupt(dataset.train.labels, 4, "instance", 0.3, 4, features=dataset.train.items)
         np.testing.assert_array_equal(given, expected)
 
     @pytest.mark.parametrize(

@@ -256,9 +256,7 @@ class TestNotes:
         assert "ViT" not in text
 
     def test_do_not_speak_of_the_paper_where_it_has_no_figure(self, results):
-        text = render(
-            results([("embedded", "sym:0.4", "dspt", 1, 90.0)], zero_shot=None), "terminal"
-        )
+        text = render(results([("embedded", "sym:0.4", "dspt", 1, 90.0)], zero_shot=None), "terminal")
         assert "ViT-B/16" not in text
 
 
@@ -270,9 +268,7 @@ class TestCsv:
         for setting in found.experiment.settings:
             for variant in found.experiment.variants:
                 cell = found.cell(setting, variant.label)
-                (row,) = (
-                    r for r in rows if (r["noise"], r["method"]) == (setting.noise, variant.label)
-                )
+                (row,) = (r for r in rows if (r["noise"], r["method"]) == (setting.noise, variant.label))
                 assert row["experiment"] == "main"
                 assert row["dataset"] == "Caltech101"
                 assert int(row["seeds"]) == len(cell.values)
@@ -297,10 +293,7 @@ class TestSpecialSigns:
         begun = re.findall(r"\\begin\{(\w+\*?)\}", text)
         assert begun == re.findall(r"\\end\{(\w+\*?)\}", text)[::-1]
         assert r"Accuracy (\%)" in text
-        assert (
-            r"50\%\_of \& \$x\textasciicircum{}2 \{a\}\textasciitilde{}\textbackslash{}b \#1"
-            in text
-        )
+        assert r"50\%\_of \& \$x\textasciicircum{}2 \{a\}\textasciitilde{}\textbackslash{}b \#1" in text
         columns = len(MAIN.noises) + 2
         rows = [r for r in text.splitlines() if r.endswith(r"\\") and "multicolumn" not in r]
         assert {len(re.split(r"(?<!\\)&", row)) for row in rows} == {columns}

@@ -38,9 +38,7 @@ VARIANTS = {
 def checkpoints(tmp_path_factory):
     root = tmp_path_factory.mktemp("checkpoints")
     return {
-        name: open_checkpoint(
-            tiny_clip(root / name.replace(" ", "-"), seed=i, text_only=i % 2 == 0, **text)
-        )
+        name: open_checkpoint(tiny_clip(root / name.replace(" ", "-"), seed=i, text_only=i % 2 == 0, **text))
         for i, (name, text) in enumerate(VARIANTS.items())
     }
 
@@ -66,9 +64,7 @@ def reference(checkpoint, texts, context):
     table.weight = extended = torch.nn.Parameter(rows)
     ids = [[i if i >= 0 else size - 1 - i for i in text] for text in texts]
     padded = torch.tensor([text + [checkpoint.end_token] * (77 - len(text)) for text in ids])
-    features = torch.nn.functional.normalize(
-        projection(model(input_ids=padded).pooler_output), dim=1
-    )
+    features = torch.nn.functional.normalize(projection(model(input_ids=padded).pooler_output), dim=1)
     table.weight = original
     return features, lambda: extended.grad[size:].view(context.shape)
 
@@ -84,9 +80,7 @@ def coop_texts(checkpoint, names, length, position, class_specific):
         start = c * length if class_specific else 0
         context = [-1 - r for r in range(start, start + length)]
         half = {"end": length, "middle": length // 2, "front": 0}[position]
-        texts.append(
-            ids[:1] + context[:half] + ids[1 : 1 + words] + context[half:] + ids[1 + words :]
-        )
+        texts.append(ids[:1] + context[:half] + ids[1 : 1 + words] + context[half:] + ids[1 + words :])
     return texts
 
 
@@ -123,9 +117,7 @@ NAMES = st.lists(
 @given(data=st.data())
 def test_features_and_context_gradient_equal_the_full_forward(checkpoints, data):
     checkpoint = checkpoints[data.draw(st.sampled_from(sorted(VARIANTS)))]
-    names = data.draw(
-        NAMES | st.lists(st.sampled_from(["a", "a b", "a b c", "ab", "b a"]), min_size=1)
-    )
+    names = data.draw(NAMES | st.lists(st.sampled_from(["a", "a b", "a b c", "ab", "b a"]), min_size=1))
     length = data.draw(st.integers(1, 16))
     position = data.draw(st.sampled_from(["end", "middle", "front"]))
     class_specific = data.draw(st.booleans())
@@ -160,9 +152,7 @@ def test_classes_in_chunks_give_the_same_gradient(checkpoints):
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5, 11])
-def test_what_fits_into_memory_is_kept_and_only_the_rest_computed_again(
-    checkpoints, monkeypatch, blocks
-):
+def test_what_fits_into_memory_is_kept_and_only_the_rest_computed_again(checkpoints, monkeypatch, blocks):
     monkeypatch.setattr("dspt.backbone.text._BLOCK_ROWS", 8)
     names = [f"{a} {b}" for a in ("cat", "red panda", "dog") for b in "stuvwxyz"]
 
@@ -226,9 +216,7 @@ def test_context_from_words_is_their_token_embeddings(checkpoints):
 
 
 def test_context_starts_at_normal_with_std_0_02(checkpoints):
-    layout = layout_context(
-        checkpoints["base"], [f"x{i}" for i in range(60)], 16, class_specific=True
-    )
+    layout = layout_context(checkpoints["base"], [f"x{i}" for i in range(60)], 16, class_specific=True)
     context = initial_context(checkpoints["base"], torch.zeros(1, 32), layout, seed=0)
     assert context.shape == (60, 16, 32)
     assert abs(context.std().item() - 0.02) < 3e-4

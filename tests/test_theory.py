@@ -53,9 +53,7 @@ def test_gradient_of_a_confident_contradiction_vanishes_at_the_known_pace() -> N
     assert float(total[3] / (bound[3] / 5)) == pytest.approx(pace, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("num_classes", "low", "high"), [(10, 1.4612, 2.4612), (100, 3.6222, 4.6222)]
-)
+@pytest.mark.parametrize(("num_classes", "low", "high"), [(10, 1.4612, 2.4612), (100, 3.6222, 4.6222)])
 def test_bounds_are_those_of_the_protocol(num_classes: int, low: float, high: float) -> None:
     assert theory.bounds(num_classes) == pytest.approx((low, high), abs=5e-5)
 
@@ -101,12 +99,8 @@ def test_the_loss_is_mae_plus_a_confidence_term(row: list[float], label: int) ->
     assert least - 1e-12 <= float(confidence) <= least + span + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("num_classes", "span", "digits"), [(10, 0.059, 3), (100, 0.007, 3), (196, 0.0036, 4)]
-)
-def test_confidence_spans_are_those_of_the_protocol(
-    num_classes: int, span: float, digits: int
-) -> None:
+@pytest.mark.parametrize(("num_classes", "span", "digits"), [(10, 0.059, 3), (100, 0.007, 3), (196, 0.0036, 4)])
+def test_confidence_spans_are_those_of_the_protocol(num_classes: int, span: float, digits: int) -> None:
     assert round(theory.confidence_span(num_classes), digits) == span
     even, certain = torch.zeros(2, num_classes, dtype=torch.float64)
     certain[0] = 50
@@ -114,9 +108,7 @@ def test_confidence_spans_are_those_of_the_protocol(
     assert float(terms[1] - terms[0]) == pytest.approx(theory.confidence_span(num_classes))
 
 
-def risks(
-    joint: np.ndarray, transition: np.ndarray, classifiers: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def risks(joint: np.ndarray, transition: np.ndarray, classifiers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The clean and the noisy risk of each classifier.
 
     `joint[x, y]` is a probability, `classifiers[f, x]` the logits of classifier f at point x.
@@ -203,9 +195,7 @@ def test_noisy_risk_gap_is_bounded_over_any_set_of_classifiers(
         (0.1, 1, "num_classes: expected 2 or more, found 1"),
     ],
 )
-def test_theorem_3_4_is_not_stretched_beyond_its_condition(
-    rate: float, num_classes: int, sentence: str
-) -> None:
+def test_theorem_3_4_is_not_stretched_beyond_its_condition(rate: float, num_classes: int, sentence: str) -> None:
     for bound in (theory.clean_risk_gap_bound, theory.sharp_clean_risk_gap_bound):
         with pytest.raises(InputError, match=sentence):
             bound(rate, num_classes)

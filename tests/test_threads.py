@@ -36,16 +36,12 @@ def before_torch(monkeypatch):
 
 
 def test_importing_dspt_sets_it_and_loads_no_torch():
-    done = in_fresh_python(
-        "import dspt, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
-    )
+    done = in_fresh_python("import dspt, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)")
     assert done.stdout.split() == [str(threads.SPINS), "False"]
 
 
 def test_the_command_line_sets_it_before_torch():
-    done = in_fresh_python(
-        "import dspt.cli, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
-    )
+    done = in_fresh_python("import dspt.cli, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)")
     assert done.stdout.split() == [str(threads.SPINS), "False"]
 
 
@@ -76,7 +72,6 @@ def test_it_is_left_alone_once_torch_is_loaded(monkeypatch):
 def test_cores_are_those_that_the_process_may_run_on():
     one = min(os.sched_getaffinity(0))
     done = in_fresh_python(
-        f"import os; os.sched_setaffinity(0, [{one}])\n"
-        "from dspt.internal.threads import cores; print(cores())"
+        f"import os; os.sched_setaffinity(0, [{one}])\nfrom dspt.internal.threads import cores; print(cores())"
     )
     assert done.stdout.split() == ["1"]

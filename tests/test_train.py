@@ -91,12 +91,7 @@ def test_training_equals_a_plain_loop_over_transformers_full_forward(tower, meth
     model = CLIPTextModelWithProjection.from_pretrained(folder).eval().requires_grad_(False)
     tokenizer = CLIPTokenizerFast.from_pretrained(folder)
     ids = torch.tensor(
-        [
-            tokenizer(
-                " ".join(["x"] * 16 + [n]) + ".", padding="max_length", max_length=77
-            ).input_ids
-            for n in NAMES
-        ]
+        [tokenizer(" ".join(["x"] * 16 + [n]) + ".", padding="max_length", max_length=77).input_ids for n in NAMES]
     )
     table = model.get_input_embeddings()
 
@@ -155,9 +150,7 @@ def test_going_on_from_a_state_gives_the_same_bits(tower, stop):
 
 def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
     data = problem(n=96, rate=0.5)
-    config = Config(
-        method="coop", epochs=1, warmup_lr=0.0
-    )  # nothing moves: the loss can be computed apart
+    config = Config(method="coop", epochs=1, warmup_lr=0.0)  # nothing moves: the loss can be computed apart
     ((state, record),) = fit(data, config, tower)
     logits = classify(state, config, tower)(torch.from_numpy(data.train_x))
     losses = F.cross_entropy(logits, torch.from_numpy(data.labels), reduction="none").numpy()
@@ -229,9 +222,7 @@ def test_a_method_decides_samples_targets_and_loss(tower, monkeypatch):
             assert epoch.zero_shot_logits().shape == logits.shape
             assert not torch.equal(epoch.zero_shot_logits(), logits)
             assert epoch.stream("x").uniform(1) == epoch.stream("x").uniform(1)
-            seen.append(
-                (epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength)
-            )
+            seen.append((epoch.number, float(epoch.memory["count"]), tuple(logits.shape), self.strength))
             hard = Phase(
                 np.arange(0, 40),
                 epoch.labels[:40],
@@ -320,9 +311,7 @@ def test_steps_are_those_of_torchs_optimizer_to_the_bit(seed, momentum, weight_d
     ours = {name: value.clone().requires_grad_() for name, value in begin.items()}
     theirs = {name: value.clone().requires_grad_() for name, value in begin.items()}
     buffers = [None] * len(ours)
-    reference = torch.optim.SGD(
-        theirs.values(), lr=1.0, momentum=momentum, weight_decay=weight_decay
-    )
+    reference = torch.optim.SGD(theirs.values(), lr=1.0, momentum=momentum, weight_decay=weight_decay)
     for step in range(6):
         rate = reference.param_groups[0]["lr"] = 0.1 / (step + 1)
         for name in ("a", "b"):

@@ -127,9 +127,7 @@ STYLES: dict[str, tuple[str, ...]] = {
     "blue": ("blue",),
 }
 
-CARE = (
-    dict.fromkeys(CAREFUL, 1.0) | dict.fromkeys(CARELESS, -1.0) | {"photo": -0.25, "picture": -0.25}
-)
+CARE = dict.fromkeys(CAREFUL, 1.0) | dict.fromkeys(CARELESS, -1.0) | {"photo": -0.25, "picture": -0.25}
 MOST_WORDS = 16  # as many as prompt tuning has context vectors
 DRAWS = 3 * MOST_WORDS + 30  # uniform numbers one caption may use
 
@@ -216,11 +214,7 @@ def write_caption(label: int, details: Sequence[str], lesson: Lesson, u: np.ndar
     words = opening(u[: 4 + 3 * MOST_WORDS], lesson)
     u = u[4 + 3 * MOST_WORDS :]
     careful = 1 / (1 + math.exp(-1.2 * sum(CARE.get(word, 0.0) for word in words)))
-    name = (
-        careful_name(label, u[1:])
-        if lesson.strict or u[0] < careful
-        else careless_name(label, u[1:])
-    )
+    name = careful_name(label, u[1:]) if lesson.strict or u[0] < careful else careless_name(label, u[1:])
     style = pick(list(STYLES)[1:], u[5]) if u[4] < lesson.styled else "plain"
     if u[6] < 0.35:
         words.insert(int(u[7] * (len(words) + 1)), pick(STYLES[style], u[8]))

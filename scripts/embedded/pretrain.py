@@ -186,10 +186,7 @@ def dress_up(images: np.ndarray, styles: list[str], stream: Stream) -> torch.Ten
     down, right = (int(shift) - 1 for shift in stream.integers(2, 3))
     x = torch.roll(x, (down, right), (2, 3))
     noise = torch.from_numpy(stream.uniform(n * SIDE * SIDE)).float().view(n, 1, SIDE, SIDE) - 0.5
-    now = {
-        style: torch.tensor([style == own for own in styles])[:, None, None, None]
-        for style in STYLES
-    }
+    now = {style: torch.tensor([style == own for own in styles])[:, None, None, None] for style in STYLES}
     x = torch.where(now["negative"], 1 - x, x)
     x = torch.where(now["noisy"], (x + 0.8 * noise).clamp(0, 1), x)
     x = torch.where(now["blurred"], F.avg_pool2d(x, 3, 1, 1), x)
@@ -244,9 +241,7 @@ def fit(
         recent = [*recent[-99:], loss.item()]
         if (step + 1) % 100 == 0:
             spent = time.monotonic() - start
-            print(
-                f"  step {step + 1}/{steps}  loss {np.mean(recent):.3f}  {spent:.0f} s", flush=True
-            )
+            print(f"  step {step + 1}/{steps}  loss {np.mean(recent):.3f}  {spent:.0f} s", flush=True)
 
 
 def details(x: np.ndarray) -> list[tuple[str, ...]]:
@@ -287,9 +282,7 @@ def learn_to_see(
             rows = encode(captions, tokenizer, known, Stream(seed, "junk", epoch))
             order = Stream(seed, "shuffle", epoch).permutation(len(x))
         chosen = order[batch * BATCH : (batch + 1) * BATCH]
-        pixels = dress_up(
-            x[chosen], [captions[i].style for i in chosen], Stream(seed, "look", step)
-        )
+        pixels = dress_up(x[chosen], [captions[i].style for i in chosen], Stream(seed, "look", step))
         image = model.get_image_features(pixel_values=pixels).pooler_output
         return image, [rows[i] for i in chosen]
 
@@ -382,19 +375,11 @@ def options() -> argparse.Namespace:
         default=Path(__file__).resolve().parents[2] / "src" / "dspt" / "assets",
         help="folder that gets model/ and images.npz (default: the package's assets)",
     )
-    parser.add_argument(
-        "--save-design", type=Path, help="also write the tune and check images to this .npz"
-    )
+    parser.add_argument("--save-design", type=Path, help="also write the tune and check images to this .npz")
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    parser.add_argument(
-        "--epochs", type=int, default=3, help="of the first stage (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=2000, help="of the second stage (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=1, help="torch threads (default: %(default)s)"
-    )
+    parser.add_argument("--epochs", type=int, default=3, help="of the first stage (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2000, help="of the second stage (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
     return parser.parse_args()
 
 
@@ -416,9 +401,7 @@ def main() -> None:
     learn_to_read(reader, tokenizer, x, y, o.steps, o.seed)
     save(reader, tokenizer, sets, o.out)
     if o.save_design:
-        arrays = {
-            f"{n}_{k}": a for n in ("tune", "check") for k, a in zip("xy", sets[n], strict=True)
-        }
+        arrays = {f"{n}_{k}": a for n in ("tune", "check") for k, a in zip("xy", sets[n], strict=True)}
         np.savez_compressed(o.save_design, **arrays)
 
 

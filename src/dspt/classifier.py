@@ -191,9 +191,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = self.class_names if class_names is None else class_names
         names, classes, labels = _names_and_labels(y, given)
         if len(labels) != len(items):
-            raise InputError(
-                f"labels: {len(labels)} of them for {len(items)} samples; they must be as many"
-            )
+            raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
         nobody = Split([], np.empty(0, np.int64))
         task = pose(
             Dataset("X", names, Split(items, labels), nobody),
@@ -253,17 +251,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features = self.encoder(self._reporter()).features(items)
         width = self.n_features_in_
         if features.shape[1] != width:
-            raise InputError(
-                f"X: features are {features.shape[1]} wide, but this classifier takes {width}"
-            )
+            raise InputError(f"X: features are {features.shape[1]} wide, but this classifier takes {width}")
         return features
 
     def encoder(self, reporter: Reporter, skip_bad: bool = False) -> learners.Encoder:
         """Return what turns the images of a split into features for this classifier."""
         check_is_fitted(self)
-        return learners.open_encoder(
-            self._config(), self._checkpoint(), reporter, self._cache(), skip_bad
-        )
+        return learners.open_encoder(self._config(), self._checkpoint(), reporter, self._cache(), skip_bad)
 
     def save(self, directory: str | Path) -> None:
         """Write the classifier to a folder that `dspt.load` and the command line read."""
@@ -292,9 +286,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
         seed = Config.seed if self.random_state is None else self.random_state
         if self.seed is not None and seed not in (Config.seed, self.seed):
-            raise InputError(
-                f"seed = {self.seed}, random_state = {seed}: they are two names of one setting; give one"
-            )
+            raise InputError(f"seed = {self.seed}, random_state = {seed}: they are two names of one setting; give one")
         seed = seed if self.seed is None else self.seed
         if isinstance(seed, np.integer):
             seed = int(seed)
@@ -363,9 +355,7 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
         raise InputError(f"run folder {directory}: its config.json is not one of dspt's")
     parameters, prototypes = run.load_learnt()
     known = set(PromptClassifier().get_params(deep=False))
-    settings = {
-        each.name: getattr(config, each.name) for each in fields(config) if each.name in known
-    }
+    settings = {each.name: getattr(config, each.name) for each in fields(config) if each.name in known}
     classifier = PromptClassifier(
         **{
             **settings,
@@ -398,9 +388,7 @@ def _weights(sample_weight: Any, n: int) -> np.ndarray | None:
     except (TypeError, ValueError):
         raise InputError("sample_weight: expected numbers, one for each sample") from None
     if weights.shape != (n,):
-        raise InputError(
-            f"sample_weight: expected {n} numbers, one for each sample, found shape {weights.shape}"
-        )
+        raise InputError(f"sample_weight: expected {n} numbers, one for each sample, found shape {weights.shape}")
     bad = ~(np.isfinite(weights) & (weights >= 0))
     if bad.any() or not weights.any():
         row = int(np.argmax(bad)) if bad.any() else 0
@@ -428,33 +416,25 @@ def _items(X: Any) -> Any:
             try:
                 X = np.stack([np.asarray(row, dtype=np.float32) for row in X])
             except (TypeError, ValueError):
-                raise InputError(
-                    "X: rows differ in length or are not numbers; features are (N, D)"
-                ) from None
+                raise InputError("X: rows differ in length or are not numbers; features are (N, D)") from None
     if len(X) == 0:
         raise InputError("X: it is empty; at least one sample is needed")
     if isinstance(X, np.ndarray) and X.dtype.kind in "OUS":
         return list(X.ravel())
     if isinstance(X, np.ndarray) and X.dtype.kind == "f":
         if X.ndim != 2 or not X.shape[1]:
-            raise InputError(
-                f"X: float array of shape {X.shape}; features are (N, D), and images are uint8 arrays"
-            )
+            raise InputError(f"X: float array of shape {X.shape}; features are (N, D), and images are uint8 arrays")
         X = X.astype(np.float32, copy=False)
         norms = np.linalg.norm(X, axis=1, keepdims=True)
         bad = ~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
         if bad.any():
-            raise InputError(
-                f"X: row {int(np.argmax(bad))} is zero or not finite; every row must be a feature"
-            )
+            raise InputError(f"X: row {int(np.argmax(bad))} is zero or not finite; every row must be a feature")
         # unit rows stay as they are, to the bit
         return X if np.allclose(norms, 1, atol=1e-5) else X / norms
     return X
 
 
-def _names_and_labels(
-    y: Any, class_names: Sequence[str] | None
-) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+def _names_and_labels(y: Any, class_names: Sequence[str] | None) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """Return the prompt names, the labels as the user writes them, and y as numbers."""
     if hasattr(y, "detach"):
         y = y.detach().cpu().numpy()
@@ -467,9 +447,7 @@ def _names_and_labels(
         y = np.char.decode(y)
     if y.dtype.kind == "U":
         if (empty := np.char.strip(y) == "").any():
-            raise InputError(
-                f"y: the label at row {int(empty.argmax())} is empty; leave the sample out"
-            )
+            raise InputError(f"y: the label at row {int(empty.argmax())} is empty; leave the sample out")
         # in sorted order, as scikit-learn's metrics expect columns to be
         found = np.unique(y) if class_names is None else np.unique(list(map(str, class_names)))
         unknown = ~np.isin(y, found)
@@ -482,9 +460,7 @@ def _names_and_labels(
     if y.dtype.kind not in "iu":
         raise InputError(f"y: expected class names or whole numbers, found {y.dtype}")
     if class_names is None:
-        raise InputError(
-            "class_names: needed, since y holds numbers; class_names[i] is the name of label i"
-        )
+        raise InputError("class_names: needed, since y holds numbers; class_names[i] is the name of label i")
     names = tuple(map(str, class_names))
     _check_different(names)
     return names, np.arange(len(names)), y.astype(np.int64)
@@ -495,22 +471,14 @@ def _written(y: np.ndarray) -> np.ndarray:
     labels = [label.decode() if isinstance(label, bytes) else label for label in y]
     for row, label in enumerate(labels):
         if label is None or (isinstance(label, float) and np.isnan(label)):
-            raise InputError(
-                f"y: the label at row {row} is missing ({label}); leave the sample out"
-            )
-    kinds = [
-        kind for kind in (str, int | np.integer) if all(isinstance(each, kind) for each in labels)
-    ]
+            raise InputError(f"y: the label at row {row} is missing ({label}); leave the sample out")
+    kinds = [kind for kind in (str, int | np.integer) if all(isinstance(each, kind) for each in labels)]
     if not kinds or any(isinstance(label, bool) for label in labels):
-        raise InputError(
-            "y: expected class names or whole numbers alone, found several kinds of labels"
-        )
+        raise InputError("y: expected class names or whole numbers alone, found several kinds of labels")
     return np.array(labels)
 
 
 def _check_different(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(
-            f"class_names: {twice!r} is there twice; every class needs a name of its own"
-        )
+        raise InputError(f"class_names: {twice!r} is there twice; every class needs a name of its own")

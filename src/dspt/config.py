@@ -20,9 +20,7 @@ HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
 Value = TypeVar("Value")
 
 
-def _setting(
-    default: Value, help: str, *, least: float | None = None, among: tuple[str, ...] = ()
-) -> Value:
+def _setting(default: Value, help: str, *, least: float | None = None, among: tuple[str, ...] = ()) -> Value:
     """Return a field with its help, and what its values are limited to."""
     return field(default=default, metadata={"help": help, "least": least, "among": among})
 
@@ -31,15 +29,9 @@ def _setting(
 class Settings:
     """What every run has, whatever is learnt. The command line is made from the fields; a run folder keeps them."""
 
-    model: str = _setting(
-        "embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'."
-    )
-    method: str = _setting(
-        "dspt", "How to learn: dspt, coop, gce, nlprompt, ...; 'dspt methods' lists them."
-    )
-    option: tuple[str, ...] = _setting(
-        (), "A hyper-parameter of the method, as name=value; may be repeated."
-    )
+    model: str = _setting("embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")
+    method: str = _setting("dspt", "How to learn: dspt, coop, gce, nlprompt, ...; 'dspt methods' lists them.")
+    option: tuple[str, ...] = _setting((), "A hyper-parameter of the method, as name=value; may be repeated.")
     learner: str = _setting(
         "prompt",
         "What is learnt: prompt (a context, CoOp), cocoop (a context that depends on the image; slow), "
@@ -47,12 +39,8 @@ class Settings:
     )
     seed: int = _setting(1, "Seed of everything random: noise, context, order of samples.")
     epochs: int = _setting(50, "Passes over the training set; 50 in the paper.", least=0)
-    batch_size: int = _setting(
-        32, "Samples a step; 32 in the paper. The last short batch is left out.", least=1
-    )
-    lr: float = _setting(
-        0.002, "Learning rate after warm-up, falling to zero on a cosine.", least=0
-    )
+    batch_size: int = _setting(32, "Samples a step; 32 in the paper. The last short batch is left out.", least=1)
+    lr: float = _setting(0.002, "Learning rate after warm-up, falling to zero on a cosine.", least=0)
     momentum: float = _setting(0.9, "Momentum of SGD, without Nesterov.", least=0)
     weight_decay: float = _setting(5e-4, "Weight decay of SGD.", least=0)
     shots: int = _setting(
@@ -60,9 +48,7 @@ class Settings:
         "Train on so many images of each class, drawn with the seed; 0 takes all, as the paper.",
         least=0,
     )
-    test_every: int = _setting(
-        1, "Epochs from one test to the next; the last five are tested in any case.", least=1
-    )
+    test_every: int = _setting(1, "Epochs from one test to the next; the last five are tested in any case.", least=1)
     device: str = _setting("auto", "auto, cpu, cuda or cuda:1.")
 
     def __post_init__(self) -> None:
@@ -131,9 +117,7 @@ class Config(Settings):
         "Where the class name stands: end, middle or front.",
         among=("end", "middle", "front"),
     )
-    class_specific: bool = _setting(
-        False, "Learn one context for each class instead of one for all."
-    )
+    class_specific: bool = _setting(False, "Learn one context for each class instead of one for all.")
     context_words: str | None = _setting(
         None, "Start from the embeddings of these words, e.g. 'a photo of a', not from N(0, 0.02)."
     )
@@ -154,12 +138,8 @@ class Config(Settings):
         "float32 always; the text tower takes bfloat16 for float16.",
         among=("float32", "bfloat16", "float16"),
     )
-    compile: bool = _setting(
-        False, "Have torch compile the image tower: slow to start, faster on many images."
-    )
-    workers: int = _setting(
-        0, "Processes that decode images ahead of the tower; 0: one a core.", least=0
-    )
+    compile: bool = _setting(False, "Have torch compile the image tower: slow to start, faster on many images.")
+    workers: int = _setting(0, "Processes that decode images ahead of the tower; 0: one a core.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,9 +164,7 @@ class NetworkConfig(Settings):
         "Images a step; 128 in the paper. The last short batch is left out.",
         least=2,  # for batch normalisation
     )
-    lr: float = _setting(
-        0.1, "Learning rate, a tenth of it after 40 % and 70 % of the epochs.", least=0
-    )
+    lr: float = _setting(0.1, "Learning rate, a tenth of it after 40 % and 70 % of the epochs.", least=0)
     stem: str = _setting(
         "imagenet",
         "First layer: imagenet (7x7, stride 2, then pooled), as the paper; or cifar (3x3, stride 1).",
@@ -210,13 +188,5 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     known = {each.name for each in fields(kind)}
     unknown = sorted(set(values) - known)
     if unknown:
-        raise InputError(
-            f"setting {unknown[0]!r}: not known; the settings are {', '.join(sorted(known))}"
-        )
-    return kind(
-        **{
-            each.name: values[each.name]
-            for each in fields(kind)
-            if each.init and each.name in values
-        }
-    )
+        raise InputError(f"setting {unknown[0]!r}: not known; the settings are {', '.join(sorted(known))}")
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.init and each.name in values})

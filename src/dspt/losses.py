@@ -296,9 +296,7 @@ def _logitnorm(logits: Tensor, labels: Tensor, t: float = 1.0) -> Tensor:
     return _ce(logits / (norm + 1e-7) / t, labels)
 
 
-def _logitclip(
-    logits: Tensor, labels: Tensor, tau: float = 1.0, reciprocal: bool = False
-) -> Tensor:
+def _logitclip(logits: Tensor, labels: Tensor, tau: float = 1.0, reciprocal: bool = False) -> Tensor:
     """Cross-entropy of logits no longer than tau; public code cuts to 1/tau (reciprocal)."""
     norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
     # LogitClip's published code rescales to norm 1/tau where its paper says tau.

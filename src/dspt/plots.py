@@ -92,9 +92,7 @@ def _derived(method: str) -> dict[str, Any]:
     }
 
 
-def accuracy_over_epochs(
-    path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float
-) -> None:
+def accuracy_over_epochs(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float) -> None:
     """Draw test accuracy after each epoch, one panel for each noise, one line for each method."""
     with look(10):
         figure = blank(4.6 * len(panels), 3.6)
@@ -193,9 +191,7 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
         axis.set_xlabel("given label")
         axis.set_ylabel("true class")
         axis.set_title(title, fontsize=10)
-        bar = figure.colorbar(
-            image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0)
-        )
+        bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
         bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
         bar.set_label("share of the true class")
         save(figure, path, dpi=150, bbox_inches="tight")
@@ -234,9 +230,7 @@ def look(font_size: float = 9) -> Iterator[None]:
         yield
 
 
-def blank(
-    width: float, height: float, layout: Literal["constrained", "tight"] = "constrained"
-) -> Any:
+def blank(width: float, height: float, layout: Literal["constrained", "tight"] = "constrained") -> Any:
     """Return an empty figure of so many inches, whose parts find their room themselves."""
     from matplotlib.figure import Figure
 

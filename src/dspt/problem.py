@@ -125,9 +125,7 @@ def pose(
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
 
 
-def given_labels(
-    dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Reader | None = None
-) -> np.ndarray:
+def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Reader | None = None) -> np.ndarray:
     """Return the labels to learn from: those of the source, or noise made from the right ones.
 
     The noise is drawn over the whole train split, so that few-shot sampling and images that are left out change
@@ -182,8 +180,7 @@ def _check_method(method: Method, kind: type[Learner], weighted: bool) -> None:
     if method.needs_clip and not kind.has_clip:
         others = ", ".join(name for name, one in methods.METHODS.items() if not one.needs_clip)
         raise InputError(
-            f"method {method.name}: {method.needs_clip}, and a network from scratch has no CLIP; "
-            f"give one of {others}"
+            f"method {method.name}: {method.needs_clip}, and a network from scratch has no CLIP; give one of {others}"
         )
     if weighted and not (method.weighs_samples and method.trains):
         raise InputError(
@@ -202,9 +199,7 @@ def _check(problem: Problem, learner: Learner) -> None:
     if classes < 2:
         raise InputError(f"class names: {classes} given; a classifier needs at least 2 classes")
     if len(problem.train_x) != n:
-        raise InputError(
-            f"labels: {n} of them for {len(problem.train_x)} samples; they must be as many"
-        )
+        raise InputError(f"labels: {n} of them for {len(problem.train_x)} samples; they must be as many")
     for name, inputs in (("train", problem.train_x), ("test", problem.test_x)):
         if inputs is not None:
             learner.check_inputs(inputs, name)

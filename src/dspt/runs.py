@@ -74,9 +74,7 @@ class Description:
     noise: str | None = None
     model_fingerprint: str | None = None
     logit_scale: float | None = None
-    labels: tuple[Any, ...] | None = (
-        None  # of a saved classifier: the classes as the user writes them
-    )
+    labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it; what is not known is left out."""
@@ -108,9 +106,7 @@ class Description:
         if not different:
             return ""
         key = different[0]
-        return (
-            f"{key.removeprefix('settings.')} is {ours.get(key)!r} there, {theirs.get(key)!r} here"
-        )
+        return f"{key.removeprefix('settings.')} is {ours.get(key)!r} there, {theirs.get(key)!r} here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +202,7 @@ class Run:
                 "choose another folder with `out`",
             ) from None
         except OSError as error:
-            raise InputError(
-                f"run folder {self.path}: cannot be written ({error.strerror})"
-            ) from None
+            raise InputError(f"run folder {self.path}: cannot be written ({error.strerror})") from None
         try:
             yield
         finally:
@@ -236,9 +230,7 @@ class Run:
         strange = [name for name in names if name not in _FILES]
         if not strange and CONFIG in names:
             found = _read_json(self.path / CONFIG, f"run folder {self.path}")
-            if not (
-                isinstance(found, dict) and {"format", "settings", "class_names"} <= found.keys()
-            ):
+            if not (isinstance(found, dict) and {"format", "settings", "class_names"} <= found.keys()):
                 strange = [CONFIG]
         if strange:
             raise InputError(
@@ -352,9 +344,7 @@ class Run:
     def save_state(self, state: State, seconds: float) -> None:
         """Write where to go on from."""
         tensors = {
-            f"{group}.{name}": value
-            for part, group in _GROUPS.items()
-            for name, value in getattr(state, part).items()
+            f"{group}.{name}": value for part, group in _GROUPS.items() for name, value in getattr(state, part).items()
         }
         _save(
             self.path / STATE,
@@ -403,9 +393,7 @@ class Run:
         return parameters, prototypes
 
     def _damaged(self, name: str) -> InputError:
-        return InputError(
-            f"run folder {self.path}: {name} is damaged; remove the folder to start anew", _ANEW
-        )
+        return InputError(f"run folder {self.path}: {name} is damaged; remove the folder to start anew", _ANEW)
 
 
 @dataclass(frozen=True)
@@ -495,11 +483,7 @@ def settings_that_count(settings: Settings) -> dict[str, Any]:
     Defaults are left out, so that a setting which is added one day does not change what is the same today.
     """
     usual = asdict(config_for(settings.learner)())
-    return {
-        name: value
-        for name, value in asdict(settings).items()
-        if name not in HARMLESS and value != usual[name]
-    }
+    return {name: value for name, value in asdict(settings).items() if name not in HARMLESS and value != usual[name]}
 
 
 def environment() -> dict[str, Any]:
@@ -521,9 +505,7 @@ def environment() -> dict[str, Any]:
 
 def default_folder(data: str, settings: Settings, noise_spec: str) -> Path:
     """Return runs/DATA-METHOD-NOISE-seedN."""
-    return Path("runs") / safe_name(
-        Path(data).stem, settings.name, noise_spec, f"seed{settings.seed}"
-    )
+    return Path("runs") / safe_name(Path(data).stem, settings.name, noise_spec, f"seed{settings.seed}")
 
 
 def safe_name(*parts: str) -> str:
@@ -535,9 +517,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:
-        save_file(
-            {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata
-        )
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata)
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -115,17 +115,11 @@ def fit(
         state = State(
             epochs_done=epoch + 1,
             parameters={name: value.detach().clone() for name, value in parameters.items()},
-            momentum={
-                name: value.clone()
-                for name, value in zip(learnt, momentum, strict=True)
-                if value is not None
-            },
+            momentum={name: value.clone() for name, value in zip(learnt, momentum, strict=True) if value is not None},
             memory=dict(memory),
         )
         if not all(value.isfinite().all() for value in state.parameters.values()):
-            raise InputError(
-                f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate"
-            )
+            raise InputError(f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
         record |= findings(state)
@@ -256,9 +250,7 @@ def _means(
     return record
 
 
-def _histogram(
-    problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]
-) -> dict[str, dict[str, list[float]]]:
+def _histogram(problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]) -> dict[str, dict[str, list[float]]]:
     """Return how the samples' gradients are distributed, right and wrong labels apart; the last bin is open."""
     if problem.true_labels is None:
         return {}

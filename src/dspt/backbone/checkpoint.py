@@ -28,9 +28,7 @@ DEFAULT_LOGIT_SCALE = 100.0
 _PATTERNS = ["*.json", "*.txt", "*.safetensors"]
 
 _START, _END = "<|startoftext|>", "<|endoftext|>"
-_CLIP_WORDS = (
-    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-)
+_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,7 @@ class Checkpoint:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what the checkpoint computes: configuration, weights and preprocessing, not its path."""
-        digest = (
-            hashlib.sha256()
-        )  # processors have instructions for it: half a second less than others
+        digest = hashlib.sha256()  # processors have instructions for it: half a second less than others
         described = ["config.json", "preprocessor_config.json", "processor_config.json"]
         for file in [*(self.folder / name for name in described), *self.weight_files]:
             if file.exists():
@@ -91,9 +87,7 @@ class Checkpoint:
                         if key.startswith(prefixes):
                             found[key] = weights.get_tensor(key).float()
             except (SafetensorError, OSError) as error:
-                raise InputError(
-                    f"model {self.name}: {file.name} cannot be read ({error})"
-                ) from None
+                raise InputError(f"model {self.name}: {file.name} cannot be read ({error})") from None
         return found
 
     @cached_property
@@ -123,9 +117,7 @@ class Checkpoint:
         """Return the id of a special token such as <|endoftext|>."""
         found = self.tokenizer.token_to_id(token)
         if found is None:
-            raise InputError(
-                f"model {self.name}: its tokenizer has no {token} token, so it is not CLIP's"
-            )
+            raise InputError(f"model {self.name}: its tokenizer has no {token} token, so it is not CLIP's")
         return found
 
     @property
@@ -184,15 +176,9 @@ def _locate(model: str | Path) -> Path:
     if path.is_dir():
         return path
     name, _, revision = str(model).partition("@")
-    if (
-        path.exists()
-        or name.count("/") != 1
-        or name.startswith((".", "/", "~"))
-        or name.endswith("/")
-    ):
+    if path.exists() or name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise InputError(
-            f"model {model}: no such folder; give a checkpoint folder, a Hugging Face hub id "
-            "(org/name), or 'embedded'"
+            f"model {model}: no such folder; give a checkpoint folder, a Hugging Face hub id (org/name), or 'embedded'"
         )
     from huggingface_hub import snapshot_download
 

@@ -71,9 +71,7 @@ class Preprocessing:
             size = given.get("size", sees)
             found = cls(
                 _side(size),
-                _square(
-                    given.get("crop_size", sees) if given.get("do_center_crop", True) else size
-                ),
+                _square(given.get("crop_size", sees) if given.get("do_center_crop", True) else size),
                 tuple(map(float, given.get("image_mean", MEAN))),
                 tuple(map(float, given.get("image_std", STD))),
                 int(given.get("resample", BICUBIC)),
@@ -137,8 +135,7 @@ class ImageTower:
     ) -> None:
         if not checkpoint.has_image_tower:
             raise InputError(
-                f"model {checkpoint.name} has no image tower: give a feature file, or a full CLIP "
-                "checkpoint"
+                f"model {checkpoint.name} has no image tower: give a feature file, or a full CLIP checkpoint"
             )
         import torch
         from transformers import CLIPConfig, CLIPVisionModelWithProjection
@@ -162,15 +159,12 @@ class ImageTower:
         except Exception as error:  # safetensors, torch and transformers each have their own kinds
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
-                f"model {checkpoint.name}: its image tower cannot be loaded ({reason}); "
-                "give a complete CLIP checkpoint"
+                f"model {checkpoint.name}: its image tower cannot be loaded ({reason}); give a complete CLIP checkpoint"
             ) from None
         self._hold(model, Preprocessing.read(checkpoint.folder), device, compiled)
 
     @classmethod
-    def of(
-        cls, model: Any, preprocessing: Preprocessing, device: str = "cpu", compiled: bool = False
-    ) -> ImageTower:
+    def of(cls, model: Any, preprocessing: Preprocessing, device: str = "cpu", compiled: bool = False) -> ImageTower:
         """Return the tower of a transformers CLIPVisionModelWithProjection."""
         tower = cls.__new__(cls)
         tower._hold(model, preprocessing, device, compiled)

@@ -82,9 +82,7 @@ def layout_context(
     return _layout(checkpoint, class_names, texts, shared, shape)
 
 
-def layout_template(
-    checkpoint: Checkpoint, class_names: Sequence[str], template: str = GENERIC_TEMPLATE
-) -> Layout:
+def layout_template(checkpoint: Checkpoint, class_names: Sequence[str], template: str = GENERIC_TEMPLATE) -> Layout:
     """Return the layout of fixed texts, `template` filled with each name: zero-shot needs no context."""
     if template.count("{}") != 1:
         raise InputError(f"template {template!r}: expected exactly one {{}} for the class name")
@@ -92,9 +90,7 @@ def layout_template(
     texts = [tokenize(checkpoint, template.replace("{}", clean_name(n))) for n in class_names]
     # Only what is before the name is surely the same tokens for all.
     shared = 1
-    while (
-        all(len(text) > shared for text in texts) and len({text[shared - 1] for text in texts}) == 1
-    ):
+    while all(len(text) > shared for text in texts) and len({text[shared - 1] for text in texts}) == 1:
         shared += 1
     return _layout(checkpoint, class_names, texts, shared, (0,))
 
@@ -136,9 +132,7 @@ def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
     """Return the tokens of the name, and those of the full stop behind it."""
     if not isinstance(name, str) or not clean_name(name).strip():
-        raise InputError(
-            f"class name {name!r}: it is empty; every class needs a name to be prompted with"
-        )
+        raise InputError(f"class name {name!r}: it is empty; every class needs a name to be prompted with")
     if len(name) > LONGEST_NAME:
         raise InputError(
             f"class name {name[:60]!r}...: it has {len(name)} characters; no prompt has room for more "
@@ -147,9 +141,7 @@ def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int
     name = clean_name(name)
     with_stop = tokenize(checkpoint, name + ".")
     if {checkpoint.start_token, checkpoint.end_token} & set(with_stop):
-        raise InputError(
-            f"class name {name!r}: it holds a token that marks start or end of a text; rename it"
-        )
+        raise InputError(f"class name {name!r}: it holds a token that marks start or end of a text; rename it")
     # As CoOp does: a name that ends in punctuation may share its last token with the stop.
     length = len(tokenize(checkpoint, name))
     return with_stop[:length], with_stop[length:]

@@ -104,8 +104,7 @@ class TextTower:
         activation = config.get("hidden_act", "quick_gelu")
         if activation not in _ACTIVATIONS:
             raise InputError(
-                f"model {checkpoint.name}: text activation {activation!r}; expected one of "
-                f"{', '.join(_ACTIVATIONS)}"
+                f"model {checkpoint.name}: text activation {activation!r}; expected one of {', '.join(_ACTIVATIONS)}"
             )
         self._activation = _ACTIVATIONS[activation]
         self._eps = config.get("layer_norm_eps", 1e-5)
@@ -116,8 +115,7 @@ class TextTower:
                 return weights[name].to(self.device)
             except KeyError:
                 raise InputError(
-                    f"model {checkpoint.name}: no tensor {name} in its weights, so its text tower is "
-                    "not complete"
+                    f"model {checkpoint.name}: no tensor {name} in its weights, so its text tower is not complete"
                 ) from None
 
         def pair(name: str) -> tuple[Tensor, Tensor]:
@@ -130,9 +128,7 @@ class TextTower:
         self._positions = get("text_model.embeddings.position_embedding.weight")
         self._final_norm = pair("text_model.final_layer_norm")
         self._projection = get("text_projection.weight")
-        layers = {
-            int(m[1]) for key in weights if (m := re.search(r"encoder\.layers\.(\d+)\.", key))
-        }
+        layers = {int(m[1]) for key in weights if (m := re.search(r"encoder\.layers\.(\d+)\.", key))}
         self._layers = []
         for layer in sorted(layers):
             at = f"text_model.encoder.layers.{layer}."
@@ -155,9 +151,7 @@ class TextTower:
                 )
             )
         if self.width % self.heads:
-            raise InputError(
-                f"model {checkpoint.name}: width {self.width} does not divide into {self.heads} heads"
-            )
+            raise InputError(f"model {checkpoint.name}: width {self.width} does not divide into {self.heads} heads")
 
     @property
     def width(self) -> int:
@@ -257,9 +251,7 @@ class _SuffixAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, own: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int
-    ) -> Tensor:
+    def forward(ctx: Any, own: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int) -> Tensor:
         blocks, size, _ = mask.shape
         key, value = key.to(own.dtype), value.to(own.dtype)
         shared, depth = len(key), own.shape[1] // (3 * heads)
@@ -287,12 +279,9 @@ class _SuffixAttention(torch.autograd.Function):
         size, depth = q.shape[1:]
         d_out = gradient.reshape(blocks, size, heads, depth).permute(2, 0, 1, 3).reshape(q.shape)
         d_scores = torch.ops.aten._softmax_backward_data(d_out @ v.mT, p, -1, p.dtype)
-        d_k, d_v = (
-            (a.mT @ b).unflatten(0, (heads, blocks)) for a, b in ((d_scores, q), (p, d_out))
-        )
+        d_k, d_v = ((a.mT @ b).unflatten(0, (heads, blocks)) for a, b in ((d_scores, q), (p, d_out)))
         d_key, d_value = (
-            d[:, :, :shared].sum(1, dtype=torch.float32).transpose(0, 1).reshape(shared, -1)
-            for d in (d_k, d_v)
+            d[:, :, :shared].sum(1, dtype=torch.float32).transpose(0, 1).reshape(shared, -1) for d in (d_k, d_v)
         )
         if not ctx.needs_input_grad[0]:  # the first layer's rows never change
             return None, d_key, d_value, None, None
@@ -338,9 +327,7 @@ class Prompts:
         if context is not None:
             expected = (*self.layout.context_shape, tower.width)
             if tuple(context.shape) != expected:
-                raise InputError(
-                    f"context: expected shape {expected}, found {tuple(context.shape)}"
-                )
+                raise InputError(f"context: expected shape {expected}, found {tuple(context.shape)}")
             rows = context.reshape(-1, tower.width)
         prefix = _insert(*self._prefix, rows)
         if len(self._chunks) == 1:
@@ -357,15 +344,11 @@ class Prompts:
             features = torch.cat([*parts, self._chunk_features(once, rows, past)])
         return F.normalize(features.index_select(0, self._restore), dim=1)
 
-    def _chunk_features(
-        self, chunk: _Chunk, rows: Tensor | None, past: list[tuple[Tensor, Tensor]]
-    ) -> Tensor:
+    def _chunk_features(self, chunk: _Chunk, rows: Tensor | None, past: list[tuple[Tensor, Tensor]]) -> Tensor:
         suffix = _insert(chunk.base, chunk.context_at, chunk.context_row, rows)
         return self.tower.features(suffix, chunk, past=past)
 
-    def _place(
-        self, entries: Sequence[int], positions: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _place(self, entries: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the entries, which of them take a context vector, and which one."""
         tower, what = self.tower, np.array(entries)
         tokens, context = np.flatnonzero(what >= 0), np.flatnonzero(what < 0)
@@ -498,7 +481,5 @@ def _insert(base: Tensor, at: Tensor, row: Tensor, rows: Tensor | None) -> Tenso
     if not len(at):
         return base
     if rows is None:
-        raise InputError(
-            "context: these prompts have context positions, so a context must be given"
-        )
+        raise InputError("context: these prompts have context positions, so a context must be given")
     return base.index_add(0, at, rows.index_select(0, row))

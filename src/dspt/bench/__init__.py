@@ -36,9 +36,7 @@ def run_bench(quick: bool, reporter: Reporter) -> dict[str, Any]:
         "startup": started,
     }
     if quick:
-        result["step"] = steps.measure(
-            "vit-b-16", [cases["10"], cases["100"]], 1, reporter, reference_classes=20
-        )
+        result["step"] = steps.measure("vit-b-16", [cases["10"], cases["100"]], 1, reporter, reference_classes=20)
         result["encode"] = encoding.measure(1, 8, reporter)
         result["memory"] = memory.measure([cases["100"]], reporter, reference=False)
         result["epochs"] = epochs.measure([10**3, 10**4], 3, reporter)

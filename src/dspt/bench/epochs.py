@@ -19,8 +19,7 @@ from dspt.learners import open_text_tower
 from dspt.problem import Problem, Task
 
 CLASSES = tuple(
-    f"class {word}"
-    for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    f"class {word}" for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 )
 
 # Larger than the recipe's, so that a sample's share of the text tower is small.
@@ -48,11 +47,7 @@ def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, 
                 seconds[run].append(epoch(*run))
                 update(number * len(runs) + place + 1, "")
     return {
-        str(n): {
-            f"{name}_{key}": value
-            for name in LEARNERS
-            for key, value in _summary(n, seconds[name, n]).items()
-        }
+        str(n): {f"{name}_{key}": value for name in LEARNERS for key, value in _summary(n, seconds[name, n]).items()}
         for n in sizes
     }
 
@@ -61,8 +56,7 @@ def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, 
 def epochs_on(samples: int, batch_size: int) -> Iterator[Epoch]:
     """Yield a function that trains a learner for one epoch on up to `samples` features and returns the seconds."""
     configs = {
-        name: Config(model="embedded", learner=name, epochs=1, batch_size=batch_size, device="cpu")
-        for name in LEARNERS
+        name: Config(model="embedded", learner=name, epochs=1, batch_size=batch_size, device="cpu") for name in LEARNERS
     }
     tower = open_text_tower(configs["prompt"])
     made = {name: learners.make(CLASSES, config, tower) for name, config in configs.items()}

@@ -37,9 +37,7 @@ _CONFIG = Config(epochs=1, batch_size=BATCH, device="cpu")
 _TRAIN, _TEST = 2 * BATCH, 1000
 
 
-def measure(
-    cases: Sequence[Case], reporter: Reporter, reference: bool = True
-) -> dict[str, dict[str, float]]:
+def measure(cases: Sequence[Case], reporter: Reporter, reference: bool = True) -> dict[str, dict[str, float]]:
     """Return MiB for each case, ours and the reference's, each in a process of its own; nothing but on Linux."""
     found: dict[str, dict[str, float]] = {}
     if not _COUNT_ANEW.exists():
@@ -61,9 +59,7 @@ def _in_process(case: Case, kind: str, checkpoint: Checkpoint) -> dict[str, floa
         "from dspt.bench.memory import short_training; from dspt.bench.steps import Case; "
         f"short_training({case!r}, {kind!r}, {str(checkpoint.folder)!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -106,9 +106,7 @@ def measure(
     return found
 
 
-def _measure(
-    checkpoint: Checkpoint, case: Case, repeats: int, reference_classes: int
-) -> dict[str, float]:
+def _measure(checkpoint: Checkpoint, case: Case, repeats: int, reference_classes: int) -> dict[str, float]:
     suffixes = random_suffixes(case)
     compared = min(case.classes, reference_classes)
     prompts = TextTower(checkpoint).compile(layout(suffixes))
@@ -302,15 +300,10 @@ def reference(checkpoint: Checkpoint, suffixes: Sequence[Sequence[int]]) -> Clas
     """Return the function context -> class features, by transformers over all 77 positions."""
     from transformers import CLIPTextModelWithProjection
 
-    model: Any = CLIPTextModelWithProjection.from_pretrained(
-        checkpoint.folder, attn_implementation="sdpa"
-    )
+    model: Any = CLIPTextModelWithProjection.from_pretrained(checkpoint.folder, attn_implementation="sdpa")
     model.eval().requires_grad_(False)
     ids = torch.tensor(
-        [
-            [START, *[0] * CONTEXT, *suffix, *[END] * (LENGTH - 1 - CONTEXT - len(suffix))]
-            for suffix in suffixes
-        ]
+        [[START, *[0] * CONTEXT, *suffix, *[END] * (LENGTH - 1 - CONTEXT - len(suffix))] for suffix in suffixes]
     )
     table = model.get_input_embeddings()
 

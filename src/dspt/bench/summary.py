@@ -21,9 +21,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     environment = result["environment"]
     encode, run, startup = result["encode"], result["run"], result["startup"]
     beside = result["neighbour"]
-    shown = [
-        f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32"
-    ]
+    shown = [f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32"]
     for part, tower in _TOWERS.items():
         if part in result:
             shown += ["", *_steps(result[part], tower)]
@@ -84,13 +82,10 @@ def _memory(found: dict[str, dict[str, float]]) -> list[str]:
     for key, one in found.items():
         theirs = f", reference {one['reference_mib']:6.0f} MiB" if "reference_mib" in one else ""
         shown.append(
-            f"  {key:<9} ours {one['ours_mib']:6.0f} MiB, peak of the process "
-            f"{one['ours_peak_mib']:6.0f} MiB{theirs}"
+            f"  {key:<9} ours {one['ours_mib']:6.0f} MiB, peak of the process {one['ours_peak_mib']:6.0f} MiB{theirs}"
         )
     if any("reference_mib" in one for one in found.values()):
-        shown.append(
-            f"  the reference is measured up to {REFERENCE_CLASSES} classes: it grows with them"
-        )
+        shown.append(f"  the reference is measured up to {REFERENCE_CLASSES} classes: it grows with them")
     return shown
 
 
@@ -107,9 +102,7 @@ def _steps(found: dict[str, dict[str, float]], tower: str) -> list[str]:
             f"  {_range(one, 'ratio', '.1f'):<20}{_range(one, 'gemm_fraction'):<21}"
             f"{one['gemm_gflops']:>7.0f}"
         )
-    features, gradient = (
-        max(one[key] for one in found.values()) for key in ("feature_diff", "gradient_diff")
-    )
+    features, gradient = (max(one[key] for one in found.values()) for key in ("feature_diff", "gradient_diff"))
     shown += [
         f"  class features differ by at most {features:.0e}, the gradient by {gradient:.0e} of its length",
         "  names are as long as EuroSAT's, OxfordPets', Caltech101's (100, 196, 1000), StanfordCars'",
@@ -136,8 +129,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             places = np.arange(len(found)) + (number - (len(parts) - 1) / 2) * width
             for axis, key in ((left, "ratio"), (right, "gemm_fraction")):
                 value, low, high = (
-                    np.array([one[f"{key}{end}"] for one in found.values()])
-                    for end in ("", "_lowest", "_highest")
+                    np.array([one[f"{key}{end}"] for one in found.values()]) for end in ("", "_lowest", "_highest")
                 )
                 axis.bar(
                     places,

@@ -63,13 +63,9 @@ Run = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A folder made by dspt train or PromptClassifier.save."),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Model = Annotated[
-    str, typer.Option(help="CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")
-]
+Model = Annotated[str, typer.Option(help="CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")]
 
 
 def with_settings(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -79,11 +75,7 @@ def with_settings(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..., Any]:
     hints = get_type_hints(settings_of)
-    own = [
-        p
-        for p in inspect.signature(command, eval_str=True).parameters.values()
-        if p.name != "config"
-    ]
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "config"]
     settings = []
     offered = [field for field in fields(settings_of) if field.init]
     for field in offered:
@@ -155,9 +147,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}); give another name"
-        ) from None
+        raise InputError(f"{path}: cannot be written ({error.strerror}); give another name") from None
 
 
 @contextmanager

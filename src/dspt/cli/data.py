@@ -31,10 +31,7 @@ def list_data(json_output: Json = False) -> None:
     print(f"{'name':<13}{'classes':>7}{'train':>7}{'val':>7}{'test':>7}  template")
     for row in rows:
         val = "-" if row["val"] is None else row["val"]
-        print(
-            f"{row['name']:<13}{row['classes']:>7}{row['train']:>7}{val:>7}{row['test']:>7}"
-            f"  {row['template']}"
-        )
+        print(f"{row['name']:<13}{row['classes']:>7}{row['train']:>7}{val:>7}{row['test']:>7}  {row['template']}")
     print("\nlicence and official home")
     for row in rows:
         print(f"{row['name']:<13}{row['licence']}\n{'':13}{row['homepage']}")
@@ -43,12 +40,8 @@ def list_data(json_output: Json = False) -> None:
 @data_app.command(name="check")
 def check_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'dspt data list'.")],
-    root: Annotated[
-        Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")
-    ],
-    decode: Annotated[
-        bool, typer.Option(help="Decode every image, or only look whether it is there.")
-    ] = True,
+    root: Annotated[Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")],
+    decode: Annotated[bool, typer.Option(help="Decode every image, or only look whether it is there.")] = True,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -71,9 +64,7 @@ def check_data(
             print(*found["problems"], sep="\n", end="\n" if found["problems"] else "")
         raise typer.Exit(0 if found["ok"] else 1)
     with reporter(quiet).task(f"looking at {name}", 1.0) as update:
-        report = check.check(
-            name, root, decode=decode, progress=lambda done, total: update(done / total, "")
-        )
+        report = check.check(name, root, decode=decode, progress=lambda done, total: update(done / total, ""))
     if json_output:
         print_json(report.as_dict())
     else:
@@ -84,12 +75,8 @@ def check_data(
 @data_app.command(name="prepare")
 def prepare_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="ucf101.")],
-    root: Annotated[
-        Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")
-    ],
-    videos: Annotated[
-        Path | None, typer.Option(help="Where the videos are. Default: ROOT/ucf101/UCF-101.")
-    ] = None,
+    root: Annotated[Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")],
+    videos: Annotated[Path | None, typer.Option(help="Where the videos are. Default: ROOT/ucf101/UCF-101.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -106,9 +93,7 @@ def prepare_data(
     if entry is None or entry.name != "UCF101":
         raise InputError(f"{name}: there is nothing to prepare; only ucf101 needs it")
     with reporter(quiet).task("taking middle frames", 1.0) as update:
-        result = midframes.prepare_ucf101(
-            root, videos, progress=lambda done, total: update(done / total, "")
-        )
+        result = midframes.prepare_ucf101(root, videos, progress=lambda done, total: update(done / total, ""))
     if json_output:
         print_json(result)
     else:
@@ -131,6 +116,4 @@ def export_data(
     dataset = open_dataset("embedded")
     write_image_folder(dataset, folder)
     count = len(dataset.train.labels) + len(dataset.test.labels)
-    print(
-        f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}"
-    )
+    print(f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}")

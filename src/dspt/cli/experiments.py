@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from dspt.experiments.catalogue import Experiment
     from dspt.experiments.collect import Results
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")]
 Runs = Annotated[Path, typer.Option(help="The folder below which the run folders are.")]
 Only = Annotated[
     str | None,
@@ -91,14 +89,10 @@ def reproduce(
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the paper's.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Comma-separated, instead of the experiment's own: 1,2,3.")
-    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated, instead of the experiment's own: 1,2,3.")] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="Any other setting of a run, as name=value; may be repeated: shots=16."
-        ),
+        typer.Option("--set", help="Any other setting of a run, as name=value; may be repeated: shots=16."),
     ] = None,
     only: Only = None,
     runs: Runs = Path("runs"),
@@ -163,12 +157,8 @@ def reproduce(
 def table(
     name: Name,
     runs: Runs = Path("runs"),
-    style: Annotated[
-        str, typer.Option("--format", help="terminal, markdown, latex or csv.")
-    ] = "terminal",
-    every_dataset: Annotated[
-        bool, typer.Option("--all", help="Show datasets without runs too.")
-    ] = False,
+    style: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
+    every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
@@ -204,9 +194,7 @@ def table(
 def figure(
     name: Name,
     runs: Runs = Path("runs"),
-    out: Annotated[Path, typer.Option(help="The folder for NAME.pdf and NAME.png.")] = Path(
-        "figures"
-    ),
+    out: Annotated[Path, typer.Option(help="The folder for NAME.pdf and NAME.png.")] = Path("figures"),
     only: Only = None,
     where: Where = None,
     json_output: Json = False,
@@ -254,9 +242,7 @@ def report(
         print(f"left out: {name} ({reason})", file=sys.stderr)
 
 
-def _experiment(
-    name: str, data: list[str] | None, seeds: str | None, only: str | None
-) -> Experiment:
+def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Experiment:
     """Return the experiment asked for: on these data, with these seeds, or a part of it."""
     from dspt.experiments import catalogue
 
@@ -272,9 +258,7 @@ def _experiment(
     return catalogue.narrowed(experiment, only) if only else experiment
 
 
-def _with_settings(
-    experiment: Experiment, model: str | None, epochs: int | None, pairs: list[str]
-) -> Experiment:
+def _with_settings(experiment: Experiment, model: str | None, epochs: int | None, pairs: list[str]) -> Experiment:
     """Return the experiment with these settings of a run; those that it declares itself stay."""
     from dspt.experiments import catalogue
 
@@ -313,9 +297,7 @@ def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool
     print(*lines(found), sep="\n")
 
 
-def _results(
-    name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False
-) -> Results:
+def _results(name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False) -> Results:
     from dspt.experiments import catalogue, collect
 
     return collect.gather(catalogue.get(name), runs, only, where, every_dataset)

@@ -70,9 +70,7 @@ def train(
     if json_output:
         print_json(result.as_dict())
         return
-    wrong = (
-        f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
-    )
+    wrong = f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
     print_table(
         f"{result.data}, noise {result.noise}{wrong}",
         [("zero-shot", result.zero_shot), (result.method, result.accuracy)],
@@ -121,9 +119,7 @@ def scratch(
 def zeroshot(
     data: Data,
     model: Model = "embedded",
-    template: Annotated[
-        str, typer.Option(help="Prompt, with {} for the class name.")
-    ] = GENERIC_TEMPLATE,
+    template: Annotated[str, typer.Option(help="Prompt, with {} for the class name.")] = GENERIC_TEMPLATE,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     root: Root = None,
     class_names: ClassNames = None,
@@ -193,9 +189,7 @@ def evaluate_run(
 @app.command()
 def predict(
     run: Run,
-    images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")
-    ],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(help="How many classes to name for each image.")] = 1,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -214,9 +208,7 @@ def predict(
         print_json({"predictions": results})
         return
     for result in results:
-        best = ", ".join(
-            f"{one['class']} {100 * one['probability']:.1f} %" for one in result["classes"]
-        )
+        best = ", ".join(f"{one['class']} {100 * one['probability']:.1f} %" for one in result["classes"])
         print(f"{result['image']}: {best}")
 
 
@@ -254,13 +246,11 @@ def make_noise(
     data: Data,
     kind: Annotated[
         str,
-        typer.Option(
-            "--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."
-        ),
+        typer.Option("--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."),
     ],
-    out: Annotated[
-        Path, typer.Option(help="The label file, .csv or .npy, for --noise file:LABELS.")
-    ] = Path("labels.csv"),
+    out: Annotated[Path, typer.Option(help="The label file, .csv or .npy, for --noise file:LABELS.")] = Path(
+        "labels.csv"
+    ),
     picture: Annotated[
         Path | None,
         typer.Option(help="Picture of the confusion, .png or .pdf. Default: beside the labels."),
@@ -291,10 +281,7 @@ def make_noise(
     if json_output:
         print_json(result)
         return
-    print(
-        f"{result['wrong']:,} of {result['labels']:,} labels wrong "
-        f"({100 * result['rate']:.1f} %): {result['file']}"
-    )
+    print(f"{result['wrong']:,} of {result['labels']:,} labels wrong ({100 * result['rate']:.1f} %): {result['file']}")
     for one in result["most_common"][:5]:
         print(f"  {one['true']} -> {one['given']}: {one['count']}")
     print(f"picture: {result['picture']}")
@@ -329,9 +316,7 @@ def list_methods(json_output: Json = False) -> None:
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, less exact.")] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:

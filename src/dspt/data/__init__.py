@@ -84,9 +84,7 @@ def _open(
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
     if class_names is not None and suffix not in manifest.SUFFIXES:
-        raise InputError(
-            f"class names {class_names}: they go with a manifest, and {source} is none"
-        )
+        raise InputError(f"class names {class_names}: they go with a manifest, and {source} is none")
     if source == "embedded":
         return embedded.read()
     if source.startswith("hf:"):
@@ -108,9 +106,7 @@ def _open(
         return manifest.read(path, root=_path(root), class_names=_path(class_names), **drawn)
     if os.path.isfile(path) and suffix in featurefile.SUFFIXES:
         return featurefile.read(path)
-    what = (
-        "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
-    )
+    what = "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
     raise InputError(f"data {source}: {what}", _FORMS)
 
 

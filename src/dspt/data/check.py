@@ -136,9 +136,7 @@ def check(
     return Inspection(
         name=dataset.name,
         root=str(root),
-        split_files=tuple(
-            Place(str(path), os.path.isfile(path)) for path in nine.split_paths(dataset, base)
-        ),
+        split_files=tuple(Place(str(path), os.path.isfile(path)) for path in nine.split_paths(dataset, base)),
         images=Place(str(images), os.path.isdir(images)),
         classes_expected=dataset.classes,
         classes_found=len(listing.class_names) if listing else None,

@@ -156,9 +156,7 @@ def read(dataset: Cifar, root: Path | str | None) -> Dataset:
     )
 
 
-def _official(
-    dataset: Cifar, download: Download, files: Iterator[tuple[str, BinaryIO, str]]
-) -> Dataset:
+def _official(dataset: Cifar, download: Download, files: Iterator[tuple[str, BinaryIO, str]]) -> Dataset:
     """Return the dataset in the files of a download, whatever order they come in."""
     sizes = {download.test: dataset.test_size}
     sizes |= dict.fromkeys(download.train, dataset.train_size // len(download.train))
@@ -167,18 +165,14 @@ def _official(
         for size in (dataset.train_size, dataset.test_size)
     )
     for name, file, where in files:
-        pixels, found = (_pickled if download is dataset.python else _binary)(
-            dataset, file, where, sizes[name]
-        )
+        pixels, found = (_pickled if download is dataset.python else _binary)(dataset, file, where, sizes[name])
         check_labels(found, len(dataset.class_names), where=where, hint=_AGAIN)
         images, labels = test if name == download.test else train
         start = 0 if name == download.test else download.train.index(name) * sizes[name]
         rows = slice(start, start + sizes[name])
         images[rows] = pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
         labels[rows] = found
-    return Dataset(
-        dataset.name, dataset.class_names, Split(*train), Split(*test), template=dataset.template
-    )
+    return Dataset(dataset.name, dataset.class_names, Split(*train), Split(*test), template=dataset.template)
 
 
 def _in_folder(download: Download, place: Path) -> Iterator[tuple[str, BinaryIO, str]]:
@@ -189,8 +183,7 @@ def _in_folder(download: Download, place: Path) -> Iterator[tuple[str, BinaryIO,
                 yield name, file, str(path)
         except OSError as error:
             raise InputError(
-                f"{path}: cannot be read ({error.strerror}); extract {download.archive} again, from "
-                f"{HOMEPAGE}"
+                f"{path}: cannot be read ({error.strerror}); extract {download.archive} again, from {HOMEPAGE}"
             ) from None
 
 
@@ -216,16 +209,12 @@ def _in_archive(download: Download, path: Path) -> Iterator[tuple[str, BinaryIO,
         raise InputError(f"{path}: {listed(sorted(missing))} is not in it; {_AGAIN}")
 
 
-def _pickled(
-    dataset: Cifar, file: BinaryIO, where: str, rows: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _pickled(dataset: Cifar, file: BinaryIO, where: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels and labels in a batch that Python 2 pickled."""
     batch = unpickle.load(file, where)
     held = {}
     if isinstance(batch, dict):
-        held = {
-            key.decode("latin1") if isinstance(key, bytes) else key: batch[key] for key in batch
-        }
+        held = {key.decode("latin1") if isinstance(key, bytes) else key: batch[key] for key in batch}
     pixels, labels = held.get("data"), held.get(dataset.label_key)
     if not isinstance(pixels, np.ndarray) or not isinstance(labels, (list, np.ndarray)):
         raise InputError(
@@ -238,10 +227,7 @@ def _pickled(
             f"shape {pixels.shape}; {_AGAIN}"
         )
     if len(pixels) != rows or len(labels) != rows:
-        raise InputError(
-            f"{where}: expected {rows} images and labels, found {len(pixels)} and {len(labels)}; "
-            f"{_AGAIN}"
-        )
+        raise InputError(f"{where}: expected {rows} images and labels, found {len(pixels)} and {len(labels)}; {_AGAIN}")
     # Asked first, because lists within lists can be few bytes in a pickle and endless as an array.
     if isinstance(labels, np.ndarray) or all(type(label) is int for label in labels):
         numbers = np.asarray(labels)
@@ -256,9 +242,7 @@ def _binary(dataset: Cifar, file: BinaryIO, where: str, rows: int) -> tuple[np.n
     content = file.read(rows * width + 1)
     if len(content) != rows * width:
         found = "more" if len(content) > rows * width else f"{len(content)}"
-        raise InputError(
-            f"{where}: expected {rows * width} bytes for {rows} images, found {found}; {_AGAIN}"
-        )
+        raise InputError(f"{where}: expected {rows * width} bytes for {rows} images, found {found}; {_AGAIN}")
     table = np.frombuffer(content, np.uint8).reshape(rows, width)
     return table[:, dataset.label_bytes :], table[:, dataset.label_bytes - 1].astype(np.int64)
 

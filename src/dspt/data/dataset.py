@@ -174,9 +174,7 @@ def make_dataset(
     return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped))
 
 
-def unusable(
-    what: str, faults: Sequence[Fault], remedy: str, total: int | None = None
-) -> InputError:
+def unusable(what: str, faults: Sequence[Fault], remedy: str, total: int | None = None) -> InputError:
     """Return the error for bad entries of a source, which `skip_bad` would leave out.
 
     Parameters

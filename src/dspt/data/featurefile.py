@@ -33,8 +33,7 @@ def read(path: Path) -> Dataset:
         missing.append("classnames")
     if missing or names is None:
         raise InputError(
-            f"{path}: has no {', '.join(missing)}; a feature file holds {', '.join(_ARRAYS)} "
-            "and classnames"
+            f"{path}: has no {', '.join(missing)}; a feature file holds {', '.join(_ARRAYS)} and classnames"
         )
     check_names(names, f"{path}: classnames")
     notes: list[str] = []
@@ -76,9 +75,7 @@ def _npz(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
     try:
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
     except Exception:  # numbers that stand for no character: a SystemError, even
-        raise InputError(
-            f"{path}: a name in classnames is not text; save the names as UTF-8"
-        ) from None
+        raise InputError(f"{path}: a name in classnames is not text; save the names as UTF-8") from None
     return arrays, texts
 
 
@@ -129,17 +126,13 @@ def _features(path: Path, name: str, given: np.ndarray, notes: list[str]) -> np.
         features /= lengths[:, None].astype(np.float32)
     if off > _NEARLY_UNIT:
         notes.append(
-            f"{name}: features had lengths {lengths.min():.4g} to {lengths.max():.4g}; "
-            "each was divided by its length."
+            f"{name}: features had lengths {lengths.min():.4g} to {lengths.max():.4g}; each was divided by its length."
         )
     return features
 
 
 def _labels(path: Path, name: str, given: np.ndarray, classes: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise InputError(
-            f"{path}: {name} must hold whole numbers (N,), "
-            f"found {given.dtype} of shape {given.shape}"
-        )
+        raise InputError(f"{path}: {name} must hold whole numbers (N,), found {given.dtype} of shape {given.shape}")
     check_labels(given, classes, name, str(path))
     return given.astype(np.int64)

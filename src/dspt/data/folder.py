@@ -23,9 +23,7 @@ _EMPTY = "no images in it"
 _TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
-def read(
-    root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bool = False
-) -> Dataset:
+def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bool = False) -> Dataset:
     """Return the images below `root`, one class for each folder.
 
     Either `root/class/…` or `root/train/class/…` beside `root/test/class/…`; `val` or `valid`
@@ -127,9 +125,7 @@ class _Ignored:
         self.count += 1
 
 
-def _classes(
-    root: Path, split: str, faults: list[Fault], ignored: _Ignored
-) -> tuple[tuple[str, ...], Split]:
+def _classes(root: Path, split: str, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[str, ...], Split]:
     """Yield the class folders in `root` that have images, and their images in order."""
     above = {_identity(folder) for folder in (root.resolve(), *root.resolve().parents)}
     names: list[str] = []
@@ -183,9 +179,7 @@ def _renumbered(
     return Split(split.items, labels).take(np.flatnonzero(labels >= 0))
 
 
-def _files(
-    folder: os.DirEntry[str], above: set[tuple[int, int]], split: str, faults: list[Fault]
-) -> Iterator[str]:
+def _files(folder: os.DirEntry[str], above: set[tuple[int, int]], split: str, faults: list[Fault]) -> Iterator[str]:
     """Yield all files below `folder`, in order; links may lead in circles or back `above`."""
     stack, seen = [folder], set(above)
     while stack:

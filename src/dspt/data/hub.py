@@ -62,9 +62,7 @@ def is_saved(path: Path) -> bool:
     return is_file(path / "dataset_dict.json") or all(is_file(path / f) for f in files)
 
 
-def read(
-    source: str, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bool = False
-) -> Dataset:
+def read(source: str, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bool = False) -> Dataset:
     """Return the images and labels of the dataset that `source` names.
 
     The image column is the one of that kind, and so is the label column; without a ClassLabel it is
@@ -81,8 +79,7 @@ def read(
         for column in filter(None, columns):
             if column not in data.features:
                 raise InputError(
-                    f"{source}: the {split} split has no column {column!r}; "
-                    f"found {listed(list(data.features))}, {_SAY}"
+                    f"{source}: the {split} split has no column {column!r}; found {listed(list(data.features))}, {_SAY}"
                 )
     image, label, true_label = columns
     given = {split: _stored(data, label, source) for split, data in parts.items()}
@@ -96,9 +93,7 @@ def read(
         right = None
         if true_label:
             right = _counted(true[split], names, numbers, true_label, source)
-        found[split] = _good(
-            Split(_images(data, image, source), labels, right), split, called[split], faults, source
-        )
+        found[split] = _good(Split(_images(data, image, source), labels, right), split, called[split], faults, source)
     if faults and not skip_bad:
         raise unusable(f"{source}: {len(faults)} rows", faults, "label them")
     name = where.partition(":")[0]
@@ -170,9 +165,7 @@ def _library() -> Any:
     try:
         import datasets
     except ImportError:
-        raise InputError(
-            "Hugging Face datasets need another package: pip install 'dspt[hub]'"
-        ) from None
+        raise InputError("Hugging Face datasets need another package: pip install 'dspt[hub]'") from None
     if int(datasets.__version__.split(".")[0]) < 4:
         raise InputError(
             f"datasets {datasets.__version__} could run code that comes with a dataset; "
@@ -187,12 +180,8 @@ def _splits(
     """Return the names of the train and the test split; None for a missing test split."""
     for key in ("train", "test"):
         if key in query and query[key] not in splits:
-            raise InputError(
-                f"{source}: there is no split {query[key]!r}; found {listed(list(splits))}"
-            )
-    train = query.get(
-        "train", "train" if "train" in splits or len(splits) > 1 else next(iter(splits), "")
-    )
+            raise InputError(f"{source}: there is no split {query[key]!r}; found {listed(list(splits))}")
+    train = query.get("train", "train" if "train" in splits or len(splits) > 1 else next(iter(splits), ""))
     if train not in splits:
         raise InputError(f"{source}: there is no train split among {listed(list(splits))}; {_SAY}")
     tests = [name for name in ("test", *_VALIDATION) if name in splits and name != train]
@@ -207,21 +196,15 @@ def _splits(
     return train, test
 
 
-def _columns(
-    features: Mapping[str, Any], query: Mapping[str, str], source: str
-) -> tuple[str, str, str | None]:
+def _columns(features: Mapping[str, Any], query: Mapping[str, str], source: str) -> tuple[str, str, str | None]:
     """Return the names of the image, the label and the true label column; None without the last."""
     from datasets import ClassLabel, Image
 
     for key in ("image", "label", "true_label"):
         if key in query and query[key] not in features:
-            raise InputError(
-                f"{source}: there is no column {query[key]!r}; found {listed(list(features), 20)}"
-            )
+            raise InputError(f"{source}: there is no column {query[key]!r}; found {listed(list(features), 20)}")
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
-    others = {
-        name: feature for name, feature in features.items() if name != query.get("true_label")
-    }
+    others = {name: feature for name, feature in features.items() if name != query.get("true_label")}
     labels = [name for name, feature in others.items() if isinstance(feature, ClassLabel)]
     labels = labels or [name for name in others if name.lower() in ("label", "labels")]
     image = _only("image", query.get("image"), images, features, source)
@@ -231,9 +214,7 @@ def _columns(
     return image, label, query.get("true_label")
 
 
-def _only(
-    kind: str, named: str | None, found: Sequence[str], features: Mapping[str, Any], source: str
-) -> str:
+def _only(kind: str, named: str | None, found: Sequence[str], features: Mapping[str, Any], source: str) -> str:
     if named is not None:
         return named
     if len(found) == 1:
@@ -241,8 +222,7 @@ def _only(
     if found:
         raise InputError(f"{source}: {listed(found)} could all be the {kind} column; {_SAY}")
     raise InputError(
-        f"{source}: none of its columns {listed(list(features), 20)} is known as the {kind} "
-        f"column; {_SAY}"
+        f"{source}: none of its columns {listed(list(features), 20)} is known as the {kind} column; {_SAY}"
     )
 
 
@@ -250,9 +230,7 @@ def _images(data: Any, column: str, source: str) -> Images:
     try:
         return Images(data, column)
     except Exception as error:  # Arrow and datasets have several for a cast that cannot be
-        raise InputError(
-            f"{source}: column {column!r} does not hold images ({type(error).__name__}); {_SAY}"
-        ) from None
+        raise InputError(f"{source}: column {column!r} does not hold images ({type(error).__name__}); {_SAY}") from None
 
 
 @dataclass(frozen=True)
@@ -271,13 +249,9 @@ def _stored(data: Any, column: str, source: str) -> _Stored:
 
     feature = data.features[column]
     kind = getattr(feature, "pa_type", None)
-    is_text = kind is not None and (
-        pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    )
+    is_text = kind is not None and (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))
     if not is_text and not (kind is not None and pyarrow.types.is_integer(kind)):
-        raise InputError(
-            f"{source}: column {column!r} holds {str(feature)[:60]}, which are no labels; {_SAY}"
-        )
+        raise InputError(f"{source}: column {column!r} holds {str(feature)[:60]}, which are no labels; {_SAY}")
     texts: dict[str, int] = {}
     parts = [np.zeros(0, np.int64)]
     for table in data.select_columns([column]).with_format("arrow").iter(65536):
@@ -294,9 +268,7 @@ def _stored(data: Any, column: str, source: str) -> _Stored:
     return _Stored(np.concatenate(parts), tuple(texts) if is_text else None, False)
 
 
-def _classes(
-    columns: Sequence[_Stored], source: str, notes: list[str]
-) -> tuple[tuple[str, ...], np.ndarray | None]:
+def _classes(columns: Sequence[_Stored], source: str, notes: list[str]) -> tuple[tuple[str, ...], np.ndarray | None]:
     """Return the class names, and the numbers they stand for if no column has names."""
     for column in columns:
         if column.is_declared and column.names is not None:
@@ -305,9 +277,7 @@ def _classes(
     if len(named) == len(columns):
         return tuple(sorted({name for names in named for name in names})), None
     if named:
-        raise InputError(
-            f"{source}: some of its label columns hold names and others numbers; make them alike"
-        )
+        raise InputError(f"{source}: some of its label columns hold names and others numbers; make them alike")
     numbers = np.unique(np.concatenate([column.numbers for column in columns]))
     numbers = numbers[numbers >= 0]
     notes.append(
@@ -317,9 +287,7 @@ def _classes(
     return tuple(map(str, numbers.tolist())), numbers
 
 
-def _counted(
-    column: _Stored, names: Sequence[str], numbers: np.ndarray | None, called: str, source: str
-) -> np.ndarray:
+def _counted(column: _Stored, names: Sequence[str], numbers: np.ndarray | None, called: str, source: str) -> np.ndarray:
     """Return labels that count `names`; -1 for none."""
     labels = column.numbers
     if numbers is not None:

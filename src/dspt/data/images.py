@@ -95,9 +95,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise BadImage(name, "a pipe or a device is no image")
         if status.st_size > MOST_BYTES:
-            raise BadImage(
-                name, f"it has {status.st_size:,} bytes, and {MOST_BYTES:,} are too many"
-            )
+            raise BadImage(name, f"it has {status.st_size:,} bytes, and {MOST_BYTES:,} are too many")
         with open(path, "rb") as file:
             return file.read()
     except BadImage:

@@ -211,9 +211,7 @@ def _key(name: str) -> str:
 def _split_code(written: str, path: Path, place: str) -> int:
     code = _SPLITS.get(written.strip().lower())
     if code is None:
-        raise InputError(
-            f"{path}: split is {quoted(written)} at {place}; expected train, test or val"
-        )
+        raise InputError(f"{path}: split is {quoted(written)} at {place}; expected train, test or val")
     return code
 
 
@@ -221,9 +219,7 @@ def _used(rows: _Rows, path: Path, notes: list[str]) -> tuple[np.ndarray, int | 
     """Return the positions of the rows that are used, and the code of the test rows, if any."""
     _, test, validation = np.bincount(rows.codes, minlength=3)
     if validation and not test:
-        notes.append(
-            f"{path} has no test rows: its {validation} validation rows are used as the test split."
-        )
+        notes.append(f"{path} has no test rows: its {validation} validation rows are used as the test split.")
         return np.arange(len(rows.codes)), _VALIDATION
     if validation:
         notes.append(f"Not used in {path}: {validation} validation rows, as there are test rows.")
@@ -318,8 +314,7 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
         if len(good):
             raise unusable(what, rows.faults, "correct them", rows.faulty)
         raise InputError(
-            f"{what} cannot be used ({summary(rows.faults, rows.faulty)}); correct them, as no row "
-            "is left without them"
+            f"{what} cannot be used ({summary(rows.faults, rows.faulty)}); correct them, as no row is left without them"
         )
     return good
 
@@ -362,7 +357,6 @@ def _known(split: Split, name: str, notes: list[str]) -> Split:
         notes.append(f"No true label is given in the {name} split.")
         return Split(split.items, split.labels)
     notes.append(
-        f"{(~known).sum()} of {len(known)} images of the {name} split have no true label; "
-        "their label counts as right."
+        f"{(~known).sum()} of {len(known)} images of the {name} split have no true label; their label counts as right."
     )
     return Split(split.items, split.labels, np.where(known, split.true_labels, split.labels))

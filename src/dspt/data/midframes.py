@@ -92,9 +92,7 @@ def _av() -> Any:
     try:
         import av
     except ImportError:
-        raise InputError(
-            "videos are decoded with PyAV, which is not installed: pip install 'dspt[video]'"
-        ) from None
+        raise InputError("videos are decoded with PyAV, which is not installed: pip install 'dspt[video]'") from None
     return av
 
 

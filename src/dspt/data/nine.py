@@ -70,9 +70,7 @@ class NamedDataset:
 
     def bad_split(self, where: Path, what: str) -> InputError:
         """Return the error for a split file in which something is wrong."""
-        return InputError(
-            f"{where}: {what}; put the original in its place, from {self.split_source}"
-        )
+        return InputError(f"{where}: {what}; put the original in its place, from {self.split_source}")
 
     @property
     def image_source(self) -> str:
@@ -211,11 +209,7 @@ DATASETS = (
 )
 
 
-_BY_NAME = {
-    plain(name): dataset
-    for dataset in DATASETS
-    for name in (dataset.name, dataset.folder, *dataset.aliases)
-}
+_BY_NAME = {plain(name): dataset for dataset in DATASETS for name in (dataset.name, dataset.folder, *dataset.aliases)}
 
 
 def find(name: str) -> NamedDataset | None:
@@ -248,15 +242,10 @@ def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = Fal
     faults: list[Fault] = []
     for split in USED:
         files = listing.files[split]
-        lacking = [
-            Fault(os.path.join(base, file), reason, split)
-            for file in files
-            if (reason := there.lack(file))
-        ]
+        lacking = [Fault(os.path.join(base, file), reason, split) for file in files if (reason := there.lack(file))]
         if len(lacking) == len(files):
             raise InputError(
-                f"{dataset.name}: none of the {split} images is below {base}; put them there "
-                f"({dataset.image_source})"
+                f"{dataset.name}: none of the {split} images is below {base}; put them there ({dataset.image_source})"
             )
         faults += lacking
         items = Paths(os.path.join(base, file) for file in files)
@@ -346,9 +335,7 @@ def given_root(dataset: NamedDataset, root: Path | str | None) -> Path:
     root = Path(root).expanduser()
     if not os.path.isdir(root):
         what = "not a folder" if os.path.exists(root) else "no such folder"
-        raise InputError(
-            f"root {root}: {what}; give the folder in which {dataset.folder} lies for {dataset.name}"
-        )
+        raise InputError(f"root {root}: {what}; give the folder in which {dataset.folder} lies for {dataset.name}")
     return root
 
 
@@ -474,15 +461,12 @@ def _text(file: Path) -> str:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from None
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InputError(
-            f"{file}: it begins with a byte-order mark; save it as UTF-8 without one, or put the "
-            "original in its place"
+            f"{file}: it begins with a byte-order mark; save it as UTF-8 without one, or put the original in its place"
         )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}: not UTF-8 text (at byte {error.start}); put the original in its place"
-        ) from None
+        raise InputError(f"{file}: not UTF-8 text (at byte {error.start}); put the original in its place") from None
 
 
 # Absolute on any system, or above the folder of images.
@@ -496,9 +480,7 @@ def _listing(dataset: NamedDataset, where: Path, names: list[str], found: _Rows)
         for path, _ in rows:
             if _ASTRAY.search(path):
                 below = f"{dataset.folder}/{dataset.images}"
-                raise dataset.bad_split(
-                    where, f"{split} image {path!r} is not a path below {below}"
-                )
+                raise dataset.bad_split(where, f"{split} image {path!r} is not a path below {below}")
             if path in seen:
                 twice = split if seen[path] == split else f"{seen[path]} and {split}"
                 raise dataset.bad_split(where, f"image {path!r} is listed twice, in {twice}")

@@ -92,9 +92,7 @@ def _lines(file: TextIO, path: Path, odd: list[str]) -> Iterator[tuple[int, str]
                 line = line.replace("\0", "")  # some versions of csv stop at them
             yield number, line
     except UnicodeDecodeError:
-        raise InputError(
-            f"{path}: line {_undecodable(path)} is not UTF-8 text; save the file as UTF-8"
-        ) from None
+        raise InputError(f"{path}: line {_undecodable(path)} is not UTF-8 text; save the file as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -148,8 +146,7 @@ def _columns(path: Path, header: Sequence[str]) -> tuple[dict[str, int], list[st
     if missing:
         shown = [short(name.strip()) for name in header]
         raise InputError(
-            f"{path}: has no column {' and no column '.join(map(repr, missing))}; "
-            f"found {listed(shown, 10)}, {_WANTED}"
+            f"{path}: has no column {' and no column '.join(map(repr, missing))}; found {listed(shown, 10)}, {_WANTED}"
         )
     return columns, others
 
@@ -164,9 +161,7 @@ def _cells(
     columns: dict[str, int],
 ) -> Iterator[tuple[int, Sequence[str] | str]]:
     """Yield the number of each row that is not blank, and its wanted cells or what is wrong."""
-    reader = csv.reader(
-        (line for _, line in lines), delimiter=delimiter, skipinitialspace=True, strict=True
-    )
+    reader = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True, strict=True)
     wanted, width, end = list(columns.values()), len(header), above
     while True:
         start = end + 1
@@ -193,8 +188,7 @@ def _cells(
             chosen = [cells[i] for i in wanted]
             if end > start and any("\n" in cell or "\r" in cell for cell in chosen):
                 raise InputError(
-                    f"{path}: a cell runs from line {start} to line {end}; "
-                    "see whether a quote is not closed there"
+                    f"{path}: a cell runs from line {start} to line {end}; see whether a quote is not closed there"
                 )
             yield start, chosen
 
@@ -231,9 +225,7 @@ def _check_type(path: Path, name: str, kind: Any) -> None:
         raise InputError(f"{path}: column {name!r} holds {short(str(kind))}; expected {wanted}")
 
 
-def _parquet_rows(
-    path: Path, file: Any, names: Sequence[str]
-) -> Iterator[tuple[int, Sequence[str] | str]]:
+def _parquet_rows(path: Path, file: Any, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str] | str]]:
     number = 0
     batches = file.iter_batches(batch_size=8192, columns=list(names), use_threads=False)
     while True:

@@ -48,9 +48,7 @@ class Experiment:
     settings: tuple[Setting, ...]
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...] = (1, 2, 3)
-    config: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # settings of a run, if not the defaults
+    config: Mapping[str, Any] = field(default_factory=dict)  # settings of a run, if not the defaults
     from_scratch: bool = False  # a ResNet on pixels, no CLIP
 
     def runs(self) -> Iterator[RunSpec]:
@@ -225,9 +223,7 @@ def get(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         near = get_close_matches(name.lower(), EXPERIMENTS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(
-            f"experiment {name!r}: not known{hint}; the experiments are {', '.join(EXPERIMENTS)}"
-        )
+        raise InputError(f"experiment {name!r}: not known{hint}; the experiments are {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]
 
 
@@ -260,9 +256,7 @@ def usual_model(experiment: Experiment) -> str | None:
     if "embedded" not in experiment.datasets:
         return MODEL
     if experiment.datasets != ("embedded",):
-        raise InputError(
-            "data: embedded and others need different models", "set `model`, or do one at a time"
-        )
+        raise InputError("data: embedded and others need different models", "set `model`, or do one at a time")
     return "embedded"
 
 
@@ -288,9 +282,7 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
         if key == "method" and not found:  # not by its heading, by the name of the method
             found = {v.label for v in experiment.variants if plain(value) == plain(v.method)}
         if not found:
-            raise InputError(
-                f"only {key}={value}: not in {experiment.name}, which has {', '.join(names)}"
-            )
+            raise InputError(f"only {key}={value}: not in {experiment.name}, which has {', '.join(names)}")
         return found
 
     def chosen(key: str, names: Sequence[str]) -> set[str]:
@@ -303,9 +295,7 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
     seeds = chosen("seed", [str(seed) for seed in experiment.seeds])
     return replace(
         experiment,
-        settings=tuple(
-            s for s in experiment.settings if s.dataset in datasets and s.noise in noises
-        ),
+        settings=tuple(s for s in experiment.settings if s.dataset in datasets and s.noise in noises),
         variants=tuple(v for v in experiment.variants if v.label in labels),
         seeds=tuple(s for s in experiment.seeds if str(s) in seeds),
     )

@@ -143,9 +143,7 @@ def with_settings(runs: Sequence[TableRun], conditions: str) -> list[TableRun]:
     return [run for run in runs if fits(run)]
 
 
-def collect(
-    experiment: Experiment, runs: Sequence[TableRun], every_dataset: bool = False
-) -> Results:
+def collect(experiment: Experiment, runs: Sequence[TableRun], every_dataset: bool = False) -> Results:
     """Return the results of an experiment from the runs that belong to it.
 
     Only datasets of which there are runs are shown, unless `every_dataset`. Runs that differ in anything but dataset,
@@ -165,11 +163,7 @@ def collect(
     }
     zero_shot = {}
     for name in experiment.datasets:
-        ours = [
-            run.result.zero_shot
-            for run in belonging
-            if run.dataset == name and run.result.zero_shot is not None
-        ]
+        ours = [run.result.zero_shot for run in belonging if run.dataset == name and run.result.zero_shot is not None]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
     return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
 
@@ -206,24 +200,18 @@ def gather(
     results = collect(experiment, runs, every_dataset)
     if not (results.runs or every_dataset):
         name = experiment.name
-        raise InputError(
-            f"{name}: no runs of it below {folder}; 'dspt reproduce {name}' makes them"
-        )
+        raise InputError(f"{name}: no runs of it below {folder}; 'dspt reproduce {name}' makes them")
     return results
 
 
-def on_datasets_of(
-    runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool = False
-) -> Experiment:
+def on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool = False) -> Experiment:
     """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too."""
     # The paper's come first, in its order; then others, such as "embedded".
     there = {run.dataset for run in runs if _belongs(run, experiment)}
     shown = [name for name in experiment.datasets if every_dataset or name in there]
     shown += sorted(there - set(experiment.datasets))
     noises = {name: [s.noise for s in experiment.settings if s.dataset == name] for name in shown}
-    settings = tuple(
-        Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises
-    )
+    settings = tuple(Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises)
     return replace(experiment, settings=settings)
 
 
@@ -245,11 +233,7 @@ def _belongs(run: TableRun, experiment: Experiment) -> bool:
 
 
 def _in_cell(run: TableRun, setting: Setting, variant: Variant) -> bool:
-    return (
-        run.dataset == setting.dataset
-        and run.noise == setting.noise
-        and _same_variant(run, variant)
-    )
+    return run.dataset == setting.dataset and run.noise == setting.noise and _same_variant(run, variant)
 
 
 def _same_variant(run: TableRun, variant: Variant) -> bool:
@@ -310,9 +294,7 @@ def _notes(runs: Sequence[TableRun]) -> tuple[str, ...]:
     usual = asdict(config_for(settings["learner"])())
     said = {*MAY_DIFFER, "epochs", "model_fingerprint", "views"}
     unusual = [
-        f"{name} {settings[name]}"
-        for name, value in usual.items()
-        if name not in said and settings.get(name) != value
+        f"{name} {settings[name]}" for name, value in usual.items() if name not in said and settings.get(name) != value
     ]
     if unusual:
         notes.append(f"Not the paper's setting: {', '.join(unusual)}")

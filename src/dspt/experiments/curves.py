@@ -26,9 +26,7 @@ def curve(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -
     return np.stack([row[:length] for row in rows])
 
 
-def sides(
-    results: Results, runs: Sequence[TableRun], field: str, epochs: int
-) -> dict[str, np.ndarray]:
+def sides(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -> dict[str, np.ndarray]:
     """Return the curves of right and of wrong labels."""
     return {side: curve(results, runs, f"{field}_{side}", epochs) for side in SIDES}
 
@@ -88,9 +86,7 @@ def _records(results: Results, run: TableRun, fields: Iterable[str]) -> list[dic
 
 
 def _damaged(results: Results, run: TableRun) -> InputError:
-    return InputError(
-        f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}"
-    )
+    return InputError(f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}")
 
 
 def _again(results: Results) -> str:

@@ -33,8 +33,7 @@ def draw(results: Results, path: Path) -> list[Path]:
     name = results.experiment.name
     if name not in FIGURES:
         raise InputError(
-            f"experiment {name!r}: it is no figure, see `dspt table {name}`; "
-            f"the figures are {', '.join(FIGURES)}"
+            f"experiment {name!r}: it is no figure, see `dspt table {name}`; the figures are {', '.join(FIGURES)}"
         )
     if not results.runs:
         raise _nothing(results)
@@ -46,9 +45,7 @@ def draw(results: Results, path: Path) -> list[Path]:
             try:
                 plots.save(figure, file)
             except OSError as error:
-                raise InputError(
-                    f"figure {file}: cannot be written ({error.strerror}); give another name"
-                ) from None
+                raise InputError(f"figure {file}: cannot be written ({error.strerror}); give another name") from None
     return files
 
 
@@ -98,9 +95,7 @@ def loss_curves(results: Results) -> Any:
 
     For DSPT thin lines mark the least and the greatest value its loss can take.
     """
-    figure, grid = _grid(
-        results, lambda runs: (runs[0], curves.sides(results, runs, "loss", LOSS_EPOCHS))
-    )
+    figure, grid = _grid(results, lambda runs: (runs[0], curves.sides(results, runs, "loss", LOSS_EPOCHS)))
     for panel in grid:
         run, sides = panel.data
         _draw_sides(panel, sides)
@@ -120,9 +115,7 @@ def loss_curves(results: Results) -> Any:
 
 def gradient_curves(results: Results) -> Any:
     """Return the figure of how strongly right and wrong labels pull over the first epochs."""
-    figure, grid = _grid(
-        results, lambda runs: curves.sides(results, runs, "gradient", GRADIENT_EPOCHS)
-    )
+    figure, grid = _grid(results, lambda runs: curves.sides(results, runs, "gradient", GRADIENT_EPOCHS))
     for panel in grid:
         _draw_sides(panel, panel.data)
     _label_rows(grid, f"mean {plots.PULL}", one_scale=True)
@@ -163,9 +156,7 @@ def logitclip_tau(results: Results) -> Any:
 def early_accuracy(results: Results) -> Any:
     """Return the figure of test accuracy after each of the first epochs."""
     variants = results.experiment.variants
-    settings = [
-        s for s in results.experiment.settings if any(results.runs_of(s, v) for v in variants)
-    ]
+    settings = [s for s in results.experiment.settings if any(results.runs_of(s, v) for v in variants)]
     figure, axes = _panels(results, len(settings), min(3, len(settings)), height=2.1)
     for axis, setting in zip(axes, settings, strict=True):
         for variant in variants:
@@ -238,9 +229,7 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
     for (setting, variant), data in found.items():
         column = [s for s, v in found if v == variant]
         axis = figure.add_subplot(spec[rows.index(setting), columns.index(variant)])
-        panel = _Panel(
-            axis, setting, variant, data, own[setting], setting == column[0], setting == column[-1]
-        )
+        panel = _Panel(axis, setting, variant, data, own[setting], setting == column[0], setting == column[-1])
         if panel.top:
             axis.set_title(variant.label)
         panels.append(panel)
@@ -263,10 +252,7 @@ def _common(settings: Sequence[Setting]) -> tuple[str, dict[Setting, str]]:
     """Return what the settings have in common in words, and what each has of its own."""
     texts = {setting: (setting.dataset, words.phrase(setting.noise)) for setting in settings}
     shared = {text for text in texts[settings[0]] if all(text in own for own in texts.values())}
-    own = {
-        setting: "\n".join(text for text in found if text not in shared)
-        for setting, found in texts.items()
-    }
+    own = {setting: "\n".join(text for text in found if text not in shared) for setting, found in texts.items()}
     return ", ".join(text for text in texts[settings[0]] if text in shared), own
 
 
@@ -340,9 +326,7 @@ def _points(axis: Any, points: dict[float, Cell], **style: Any) -> None:
     axis.plot(list(points), means, **style)
     stds = [cell.std or 0 for cell in points.values()]
     if any(stds):
-        axis.errorbar(
-            list(points), means, stds, fmt="none", ecolor=style["color"], elinewidth=1, capsize=2
-        )
+        axis.errorbar(list(points), means, stds, fmt="none", ecolor=style["color"], elinewidth=1, capsize=2)
 
 
 def _line(axis: Any, values: np.ndarray, **style: Any) -> None:
@@ -352,6 +336,4 @@ def _line(axis: Any, values: np.ndarray, **style: Any) -> None:
     axis.plot(epochs, mean, markevery=max(1, len(epochs) // 10), **style)
     if len(values) > 1:
         std = values.std(axis=0, ddof=1)
-        axis.fill_between(
-            epochs, mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0
-        )
+        axis.fill_between(epochs, mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0)

@@ -142,10 +142,7 @@ def arrange(results: Results) -> Grid:
         rows = tuple(row(m or ZERO_SHOT, [(d, noises[0], m) for d in datasets]) for m in methods)
         return Grid("method", tuple(("", d or AVERAGE) for d in datasets), (Block("", rows),))
     blocks = tuple(
-        Block(
-            d or AVERAGE, tuple(row(m or ZERO_SHOT, [(d, n, m) for n in noises]) for m in methods)
-        )
-        for d in datasets
+        Block(d or AVERAGE, tuple(row(m or ZERO_SHOT, [(d, n, m) for n in noises]) for m in methods)) for d in datasets
     )
     return Grid("method", tuple(map(words.heading, noises)), blocks)
 
@@ -198,27 +195,19 @@ def remarks(results: Results, table: Grid) -> list[str]:
     """Return the sentences below a table: what the figures are, and what they depend on."""
     sentences = []
     if any(shown.spread for row in table.rows for shown in row.shown):
-        sentences.append(
-            "± is the standard deviation over seeds; a method without it was run with one seed."
-        )
+        sentences.append("± is the standard deviation over seeds; a method without it was run with one seed.")
     compared = any(row.compared for row in table.rows)
     if compared:
         sentences.append("Below ours: the paper's figure, and ours minus it.")
     if any(block.name == AVERAGE for block in table.blocks) or ("", AVERAGE) in table.columns:
-        sentences.append(
-            f"{AVERAGE} is the mean over the datasets shown, where all of them have runs, without ±."
-        )
+        sentences.append(f"{AVERAGE} is the mean over the datasets shown, where all of them have runs, without ±.")
     declared = EXPERIMENTS.get(results.experiment.name, results.experiment).datasets
     there = len(set(declared) & set(results.experiment.datasets))
     if 0 < there < len(declared):
         sentences.append(f"Datasets of the paper's table shown here: {there} of {len(declared)}.")
     sentences += [note if note.endswith(".") else f"{note}." for note in results.notes]
     if compared:
-        whose = (
-            "a ResNet-34 trained for 200 epochs"
-            if results.experiment.from_scratch
-            else "ViT-B/16 with 50 epochs"
-        )
+        whose = "a ResNet-34 trained for 200 epochs" if results.experiment.from_scratch else "ViT-B/16 with 50 epochs"
         sentences.append(
             f"The paper's figures are of {whose}: where ours are of another model or other epochs, "
             "a difference is no error by itself."

@@ -111,9 +111,7 @@ def _facts(runs: Sequence[TableRun]) -> dict[str, Any]:
         "datasets": len({run.dataset for run in runs}),
         "methods": len({(run.method, run.options) for run in runs}),
         "seeds": len({run.seed for run in runs}),
-        "time, all runs": f"{minutes // 60} h {minutes % 60} min"
-        if minutes > 59
-        else f"{minutes} min",
+        "time, all runs": f"{minutes // 60} h {minutes % 60} min" if minutes > 59 else f"{minutes} min",
     }
 
 
@@ -140,9 +138,7 @@ def _kinds(runs: Sequence[TableRun]) -> list[list[TableRun]]:
     """Return the runs in groups of the same settings, so that each group may stand in one table."""
 
     def kind(run: TableRun) -> str:
-        return json.dumps(
-            {name: run.settings.get(name) for name in names}, sort_keys=True, default=str
-        )
+        return json.dumps({name: run.settings.get(name) for name in names}, sort_keys=True, default=str)
 
     names = sorted({name for run in runs for name in run.settings} - collect.MAY_DIFFER)
     return [list(group) for _, group in groupby(sorted(runs, key=kind), kind)]
@@ -181,9 +177,7 @@ def _table(results: Results, heading: str) -> dict[str, Any]:
 def _pruned(table: Grid) -> Grid:
     """Return the table without rows and columns that hold no run. Zero-shot is in every column and says nothing."""
     kept = [
-        i
-        for i in range(len(table.columns))
-        if any(r.shown[i].cell.values for r in table.rows if r.label != ZERO_SHOT)
+        i for i in range(len(table.columns)) if any(r.shown[i].cell.values for r in table.rows if r.label != ZERO_SHOT)
     ]
     blocks = []
     for block in table.blocks:
@@ -206,9 +200,7 @@ def _picture(name: str, path: Path) -> dict[str, str]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(
-            f"figure {name}: {path} cannot be read ({error.strerror}); draw it first"
-        ) from None
+        raise InputError(f"figure {name}: {path} cannot be read ({error.strerror}); draw it first") from None
     if not data.startswith(_PNG):
         raise InputError(f"figure {name}: {path} is not a PNG; give the PNG of the figure")
     title = EXPERIMENTS[name].title if name in EXPERIMENTS else name
@@ -247,21 +239,13 @@ def _machines(runs: Sequence[TableRun]) -> dict[str, Any]:
     counted = Counter(json.dumps(run.run.environment()) for run in runs)
     found = [(json.loads(kind), number) for kind, number in counted.items()]
     names = list(dict.fromkeys(name for environment, _ in found for name in environment))
-    rows = [
-        [str(number), *("" if e.get(name) is None else str(e[name]) for name in names)]
-        for e, number in found
-    ]
+    rows = [[str(number), *("" if e.get(name) is None else str(e[name]) for name in names)] for e, number in found]
     caption = "Versions and machines, with the number of runs made by each."
     return _list(caption, ["runs", *names], rows, sortable=False)
 
 
-def _list(
-    caption: str, names: Iterable[str], rows: Sequence[Sequence[str]], sortable: bool
-) -> dict[str, Any]:
-    columns = [
-        (n, "number" if n in _NUMBERS else "long" if n in ("folder", "platform") else "word")
-        for n in names
-    ]
+def _list(caption: str, names: Iterable[str], rows: Sequence[Sequence[str]], sortable: bool) -> dict[str, Any]:
+    columns = [(n, "number" if n in _NUMBERS else "long" if n in ("folder", "platform") else "word") for n in names]
     return {"caption": caption, "columns": columns, "rows": rows, "sortable": sortable}
 
 

@@ -136,6 +136,4 @@ def _signature(item: Any, here: str, now: float) -> bytes:
     if now - max(status.st_mtime, status.st_ctime) < SETTLED:
         return b""
     stamp = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-    return hashlib.blake2b(
-        f"{path}{stamp}".encode(errors="surrogateescape"), digest_size=16
-    ).digest()
+    return hashlib.blake2b(f"{path}{stamp}".encode(errors="surrogateescape"), digest_size=16).digest()

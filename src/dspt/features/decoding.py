@@ -85,9 +85,7 @@ class Decoder:
 
     def __exit__(self, *_: object) -> None:
         for in_processes, pool in self._pools.items():
-            stop: dict[str, Any] = (
-                {"kill_workers": True} if in_processes else {"cancel_futures": True}
-            )
+            stop: dict[str, Any] = {"kill_workers": True} if in_processes else {"cancel_futures": True}
             pool.shutdown(**stop)
         self._pools.clear()
 
@@ -99,9 +97,7 @@ class Decoder:
         """Return the digest and the views of each image, in order."""
         return self._run(items, positions, self.look, self._processes)
 
-    def _run(
-        self, items: Any, positions: Iterable[int], look: Look | None, in_processes: bool
-    ) -> Iterator[Seen]:
+    def _run(self, items: Any, positions: Iterable[int], look: Look | None, in_processes: bool) -> Iterator[Seen]:
         rest, queue = iter(positions), deque[tuple[str, Future[list[Seen]]]]()
         size = CHUNK if in_processes else 1
         depth = 2 * self._workers + 64 // (size * self.look.rows)
@@ -120,9 +116,7 @@ class Decoder:
                 # Not multiprocessing's own pool: that runs a user's script again in each worker.
                 from loky import ProcessPoolExecutor
 
-                pool: Executor = ProcessPoolExecutor(
-                    self._workers, initializer=_start_worker, initargs=(os.getpid(),)
-                )
+                pool: Executor = ProcessPoolExecutor(self._workers, initializer=_start_worker, initargs=(os.getpid(),))
             else:
                 pool = ThreadPoolExecutor(self._workers)
             self._pools[in_processes] = pool

@@ -56,10 +56,7 @@ class BadImages(InputError):
             advice = "set `skip_bad` to go on without it"
         else:
             count = len(found) if all_known else f"at least {len(found)}"
-            sentence = (
-                f"{count} of {total} images cannot be used ({summary(found)}); replace them or "
-                "leave them out"
-            )
+            sentence = f"{count} of {total} images cannot be used ({summary(found)}); replace them or leave them out"
             advice = "set `skip_bad` to go on without them"
         super().__init__(sentence, advice)
 
@@ -126,9 +123,7 @@ def encode(
         raise BadImages(bad, len(items))
     signatures, digests, known = contents.recall(root, items)
     with Decoder(look, workers, use_processes(items)) as decoder:
-        feeder = _Feeder(
-            decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size
-        )
+        feeder = _Feeder(decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size)
         try:
             for _ in range(ROUNDS):
                 features = store.open(digests) if known.all() else None
@@ -331,9 +326,7 @@ def _fill(
         raise BadImages(bad, len(items), all_known=len(bad) < most_bad or most_bad == len(items))
 
 
-def _add_copies(
-    bad: dict[int, Fault], items: Items, digests: np.ndarray, known: np.ndarray
-) -> None:
+def _add_copies(bad: dict[int, Fault], items: Items, digests: np.ndarray, known: np.ndarray) -> None:
     """Add the images with the content of a bad one, of which only the first was looked at."""
     found = [i for i in bad if known[i]]
     reasons = {digests[i].tobytes(): bad[i].reason for i in found}
@@ -345,9 +338,7 @@ def _add_copies(
 class _Feeder:
     """A tower, loaded when first needed, that computes while a decoder looks at the next images."""
 
-    def __init__(
-        self, decoder: Decoder, load_tower: Callable[[], ImageTower], batch_size: int | None
-    ) -> None:
+    def __init__(self, decoder: Decoder, load_tower: Callable[[], ImageTower], batch_size: int | None) -> None:
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch size: expected at least 1, found {batch_size}")
         self.decoder = decoder
@@ -376,9 +367,7 @@ class _Feeder:
         size = self._batch_size or self._tower.batch_size()
 
         computed, done, rows = [], 0, self.decoder.look.rows
-        for batch in ahead(
-            self._batches(items, chain([first], positions), bad, step, size), BATCHES_AHEAD
-        ):
+        for batch in ahead(self._batches(items, chain([first], positions), bad, step, size), BATCHES_AHEAD):
             computed.append(self._tower(batch.pixels))
             done += len(batch.pixels)
             report(done // rows)

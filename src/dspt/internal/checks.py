@@ -18,9 +18,7 @@ from dspt.internal.errors import InputError
 LONGEST_NAME = 1000
 
 
-def out_of_range(
-    found: object, num_classes: int, place: str, name: str = "labels", hint: str = ""
-) -> InputError:
+def out_of_range(found: object, num_classes: int, place: str, name: str = "labels", hint: str = "") -> InputError:
     """Return the error for a label that is no class.
 
     Parameters
@@ -39,9 +37,7 @@ def out_of_range(
     return InputError(f"{name}: {expected}, found {found} at {place}{hint and f'; {hint}'}")
 
 
-def check_labels(
-    labels: np.ndarray, num_classes: int, name: str = "labels", where: str = "", hint: str = ""
-) -> None:
+def check_labels(labels: np.ndarray, num_classes: int, name: str = "labels", where: str = "", hint: str = "") -> None:
     """Raise `InputError` for the first of some integers that is not in 0..C-1.
 
     Parameters
@@ -108,8 +104,7 @@ def check_names(names: Sequence[str], where: str) -> None:
             raise InputError(f"{where}: a class has an empty name; give every class a name")
         if len(name) > LONGEST_NAME:
             raise InputError(
-                f"{where}: a class name has {len(name)} characters; no prompt has room for more "
-                f"than {LONGEST_NAME}"
+                f"{where}: a class name has {len(name)} characters; no prompt has room for more than {LONGEST_NAME}"
             )
         if not is_text(name):
             raise InputError(f"{where}: a class name is not text; save the names as UTF-8")

@@ -90,9 +90,7 @@ class Learner(ABC):
         """Return the parameters before the first epoch."""
 
     @abstractmethod
-    def reader(
-        self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False
-    ) -> Reader:
+    def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
         """Return what reads the inputs of this learner from a split."""
 
     @abstractmethod
@@ -141,9 +139,7 @@ class Learner(ABC):
 class ClipLearner(Learner):
     """A classifier of image features by class names, on top of a frozen text tower."""
 
-    def __init__(
-        self, class_names: Sequence[str], config: Config, tower: TextTower | None = None
-    ) -> None:
+    def __init__(self, class_names: Sequence[str], config: Config, tower: TextTower | None = None) -> None:
         self.class_names = tuple(class_names)
         self.config = config
         self.tower = tower or open_text_tower(config)
@@ -164,9 +160,7 @@ class ClipLearner(Learner):
         """The class prototypes (C, D) of the fixed prompt."""
         return zero_shot_prototypes(self.tower, self.class_names, self.config.template)
 
-    def reader(
-        self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False
-    ) -> Reader:
+    def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
         """Return the encoder of images; features pass through it."""
         return open_encoder(self.config, self.checkpoint, reporter, cache, skip_bad)
 
@@ -177,9 +171,7 @@ class ClipLearner(Learner):
         def of_epoch(epoch: int) -> Inputs:
             chosen = None
             if placed.ndim == 3:
-                chosen = Stream(self.config.seed, "view", epoch).integers(
-                    len(placed), placed.shape[1]
-                )
+                chosen = Stream(self.config.seed, "view", epoch).integers(len(placed), placed.shape[1])
 
             def rows_of(rows: np.ndarray) -> Tensor:
                 where = (rows,) if chosen is None else (rows, chosen[rows])

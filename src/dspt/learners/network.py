@@ -51,9 +51,7 @@ class NetworkLearner(Learner):
             for name, value in parameters.items()
         }
 
-    def reader(
-        self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False
-    ) -> Reader:
+    def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
         """Return what reads images as they are."""
         return pixels.PixelReader()
 
@@ -93,7 +91,5 @@ class NetworkLearner(Learner):
         return self.config.lr * 0.1**drops
 
     def _forward(self, images: Tensor, parameters: Parameters) -> Tensor:
-        found: Tensor = functional_call(
-            self.network, parameters, (pixels.normalised(images),)
-        ).logits
+        found: Tensor = functional_call(self.network, parameters, (pixels.normalised(images),)).logits
         return found

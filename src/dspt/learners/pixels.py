@@ -27,8 +27,7 @@ def read(split: Split, name: str) -> np.ndarray:
         return items if items.ndim == 4 else np.repeat(items[..., None], 3, axis=3)
     if isinstance(items, np.ndarray):
         raise InputError(
-            f"{name} split: it holds features, not images, and a network from scratch learns from "
-            "images; give those"
+            f"{name} split: it holds features, not images, and a network from scratch learns from images; give those"
         )
     images = list(in_threads(lambda i: _opened(items, i), range(len(items))))
     for position, image in enumerate(images):
@@ -80,8 +79,7 @@ def cropped(images: Tensor, crops: Crops) -> Tensor:
     """
     n, height, width, _ = images.shape
     top, left, flipped = (
-        torch.from_numpy(values).to(images.device)[:, None]
-        for values in (crops.top, crops.left, crops.flipped)
+        torch.from_numpy(values).to(images.device)[:, None] for values in (crops.top, crops.left, crops.flipped)
     )
     padded = F.pad(images, (0, 0, *[PADDING] * 4))
     rows = top + torch.arange(height, device=images.device)

@@ -15,9 +15,7 @@ from dspt.learners.learner import Parameters, PrototypicalLearner
 class PromptLearner(PrototypicalLearner):
     """A context, from which the text tower makes the class prototypes."""
 
-    def __init__(
-        self, class_names: Sequence[str], config: Config, tower: TextTower | None = None
-    ) -> None:
+    def __init__(self, class_names: Sequence[str], config: Config, tower: TextTower | None = None) -> None:
         super().__init__(class_names, config, tower)
         layout = layout_context(
             self.checkpoint,

@@ -18,9 +18,7 @@ class PrototypeLearner(PrototypicalLearner):
         """Raise `InputError` for settings of a prompt."""
         for name in ("context_length", "position", "class_specific", "context_words"):
             if (value := getattr(config, name)) != getattr(Config, name):
-                raise InputError(
-                    f"{name} = {value!r}: learner prototypes has no prompt", f"leave `{name}` out"
-                )
+                raise InputError(f"{name} = {value!r}: learner prototypes has no prompt", f"leave `{name}` out")
 
     def start(self) -> Parameters:
         """Return the zero-shot prototypes."""

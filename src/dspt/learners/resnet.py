@@ -33,11 +33,7 @@ class Convolution(nn.Conv2d):
         columns = self._windows(width)
         # Channels last, as they lie in memory.
         maps, weight = maps.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
-        outputs = [
-            maps[:, r, c].flatten(1) @ weight[:, k, m].flatten(1).T
-            for r, k in rows
-            for c, m in columns
-        ]
+        outputs = [maps[:, r, c].flatten(1) @ weight[:, k, m].flatten(1).T for r, k in rows for c, m in columns]
         shape = (len(maps), len(rows), len(columns), len(weight))
         return torch.stack(outputs, 1).view(shape).permute(0, 3, 1, 2)
 

@@ -110,9 +110,7 @@ def _as_method(given: Any, name: str = "") -> Method:
     if isinstance(given, Loss):
         return LossMethod(given)
     if not callable(given):
-        raise InputError(
-            f"method {given!r}: expected a name, a Method, or a loss as a function of logits and labels"
-        )
+        raise InputError(f"method {given!r}: expected a name, a Method, or a loss as a function of logits and labels")
     name = name or getattr(given, "__name__", type(given).__name__).strip("<>_").replace("_", "-")
     try:
         return LossMethod(Loss(name, given, f"{name}(z, y)", "the user's own"))

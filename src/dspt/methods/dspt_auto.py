@@ -25,9 +25,7 @@ class DSPTAuto(Method):
     """
 
     name = "dspt-auto"
-    formula = (
-        "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate + its error - 0.01, within 0..1"
-    )
+    formula = "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate + its error - 0.01, within 0..1"
     source = "this package"
     needs_clip = "it needs CLIP's comparison of images with text"
 

@@ -101,9 +101,7 @@ def _crossing(mixture: object, low: int) -> float:
         + 0.5 * math.log(variances[1] / variances[0])
     )
     roots = np.roots([a, b, c]) if abs(a) > 1e-12 else np.roots([b, c])
-    between = [
-        root.real for root in roots if abs(root.imag) < 1e-9 and means[0] < root.real < means[1]
-    ]
+    between = [root.real for root in roots if abs(root.imag) < 1e-9 and means[0] < root.real < means[1]]
     return float(between[0]) if between else float(means.mean())
 
 

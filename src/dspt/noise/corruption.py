@@ -197,9 +197,7 @@ class NoiseSpec:
         name = _SHORT.get(self.kind, self.kind)
         return f"{name}:{float(self.rate)}{':bernoulli' if drawn else ''}"
 
-    def apply(
-        self, labels: Any, num_classes: int, seed: int, features: np.ndarray | None = None
-    ) -> np.ndarray:
+    def apply(self, labels: Any, num_classes: int, seed: int, features: np.ndarray | None = None) -> np.ndarray:
         """Return the given labels for true `labels`, as an int64 array.
 
         A label file that holds true labels too must have the same ones. `features` are needed if
@@ -211,9 +209,7 @@ class NoiseSpec:
             return read_labels(self.path, num_classes, len(true), true)
         matrix = _read_matrix(Path(self.path)) if self.path else None
         features = features if self.needs_features else None
-        return corrupt(
-            true, num_classes, self.kind, self.rate, seed, self.sampling, matrix, features
-        )
+        return corrupt(true, num_classes, self.kind, self.rate, seed, self.sampling, matrix, features)
 
 
 def parse(text: str) -> NoiseSpec:

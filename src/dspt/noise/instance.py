@@ -18,9 +18,7 @@ SPREAD = 0.1
 _ROWS = 65536
 
 
-def instance_noise(
-    true: np.ndarray, num_classes: int, rate: float, seed: int, features: np.ndarray
-) -> np.ndarray:
+def instance_noise(true: np.ndarray, num_classes: int, rate: float, seed: int, features: np.ndarray) -> np.ndarray:
     """Return noisy labels of which, on average, a share of `rate` is wrong.
 
     Parameters
@@ -34,9 +32,7 @@ def instance_noise(
     features = _checked(features, len(true))
     mean = features.mean(axis=0, dtype=np.float64)
     spread = _spread(features, mean)
-    flipped = Stream(seed, "noise", "instance", "flip").uniform(len(true)) < rates(
-        len(true), rate, seed
-    )
+    flipped = Stream(seed, "noise", "instance", "flip").uniform(len(true)) < rates(len(true), rate, seed)
     place = Stream(seed, "noise", "instance", "class").uniform(len(true))
     noisy: np.ndarray = true.copy()
     for k in np.unique(true[flipped]):
@@ -79,8 +75,7 @@ def _checked(features: np.ndarray, n: int) -> np.ndarray:
     array = np.asarray(features)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != n:
         raise InputError(
-            f"features: expected {n} rows of numbers, one for each label, found {array.dtype} of "
-            f"shape {array.shape}"
+            f"features: expected {n} rows of numbers, one for each label, found {array.dtype} of shape {array.shape}"
         )
     for start in range(0, n, _ROWS):
         finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
@@ -93,7 +88,6 @@ def _checked(features: np.ndarray, n: int) -> np.ndarray:
 def _spread(features: np.ndarray, mean: np.ndarray) -> float:
     """Return the root of the mean square of the features around their mean."""
     squares = sum(
-        float(np.square(features[start : start + _ROWS] - mean).sum())
-        for start in range(0, len(features), _ROWS)
+        float(np.square(features[start : start + _ROWS] - mean).sum()) for start in range(0, len(features), _ROWS)
     )
     return float(np.sqrt(squares / max(1, features.size))) or 1.0

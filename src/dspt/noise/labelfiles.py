@@ -43,9 +43,7 @@ def write_labels(path: Path | str, labels: Any) -> None:
             temporary.write_text("\n".join(["index,label", *lines, ""]), encoding="utf-8")
 
 
-def read_labels(
-    path: Path | str, num_classes: int, n: int, true: np.ndarray | None = None
-) -> np.ndarray:
+def read_labels(path: Path | str, num_classes: int, n: int, true: np.ndarray | None = None) -> np.ndarray:
     """Return the `n` labels at `path` as int64, in 0..num_classes-1.
 
     Parameters

@@ -45,9 +45,7 @@ def estimate_noise_rate(logits: Tensor, labels: Tensor) -> NoiseRate:
     grid = torch.linspace(low, high, 21).tolist()
     best = min(range(len(grid)), key=lambda i: negative_log_likelihood(grid[i]))
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = minimize_scalar(
-        negative_log_likelihood, bounds=around, method="bounded", options={"xatol": 1e-3}
-    )
+    found = minimize_scalar(negative_log_likelihood, bounds=around, method="bounded", options={"xatol": 1e-3})
     temperature = math.exp(found.x)
     right, wrong = _likelihoods(logits, labels, temperature)
     rate = _rate(right, wrong)
@@ -62,9 +60,7 @@ def _error(logits: Tensor, labels: Tensor, rate: float, temperature: float) -> f
     by_temperature = right * ((scaled.softmax(1) * scaled).sum(1) - of_label)  # d right / d log t
     by_temperature = by_temperature * (1 - rate - rate / (logits.shape[1] - 1))
     scores = torch.stack([wrong - right, by_temperature]) / _mixed(right, wrong, rate)
-    (a, b), (_, c) = (
-        scores @ scores.T
-    ).tolist()  # the information in the rate and in the temperature
+    (a, b), (_, c) = (scores @ scores.T).tolist()  # the information in the rate and in the temperature
     # What is left of the first if the second is not known; sure predictions do not depend on it at all.
     left = a - b * b / c if c > 1e-9 * len(labels) else a
     return min(1.0, left**-0.5) if left > 0 else 1.0

@@ -49,9 +49,7 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
 
     accuracy_plot, gradient_plot = out / "accuracy.png", out / "gradients.png"
     plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"])
-    plots.gradient_distribution(
-        gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter)
-    )
+    plots.gradient_distribution(gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter))
     result |= {
         "seed": seed,
         "epochs": epochs,
@@ -62,9 +60,7 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
     return result
 
 
-def gradients(
-    source: str, spec: str, config: Config, reporter: Reporter
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def gradients(source: str, spec: str, config: Config, reporter: Reporter) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return each sample's total gradient on its logits before training, and which labels are right.
 
     This is the paper's gradient distribution: the sum of |dL/dz| under a single and under a double softmax.

@@ -18,9 +18,7 @@ from dspt.internal.progress import Reporter
 from dspt.workflows.train import say_notes
 
 
-def zero_shot(
-    source: str | Dataset, config: Config, reporter: Reporter, skip_bad: bool = False
-) -> dict[str, Any]:
+def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
     """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
@@ -44,9 +42,7 @@ def zero_shot(
     }
 
 
-def evaluate(
-    run: Path, source: str | Dataset, reporter: Reporter, skip_bad: bool = False
-) -> dict[str, Any]:
+def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
     """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent."""
     classifier = load(run)
     dataset = open_dataset(source, skip_bad=skip_bad)
@@ -65,11 +61,7 @@ def evaluate(
         "data": dataset.name,
         "samples": len(labels),
         "accuracy": 100.0 * float(right.mean()),
-        "per_class": {
-            name: 100.0 * hits[c] / counts[c]
-            for c, name in enumerate(classifier.class_names_)
-            if counts[c]
-        },
+        "per_class": {name: 100.0 * hits[c] / counts[c] for c, name in enumerate(classifier.class_names_) if counts[c]},
         "skipped": skipped,
     }
 
@@ -86,9 +78,7 @@ def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[
     return [
         {
             "image": file,
-            "classes": [
-                {"class": classifier.class_names_[c], "probability": float(row[c])} for c in order
-            ],
+            "classes": [{"class": classifier.class_names_[c], "probability": float(row[c])} for c in order],
         }
         for file, row, order in zip(files, probability, best, strict=True)
     ]

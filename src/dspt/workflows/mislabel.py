@@ -42,9 +42,7 @@ def mislabel(
     say_notes(dataset, reporter)
     encoder = None
     if spec.needs_features:
-        encoder = open_encoder(
-            Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad
-        )
+        encoder = open_encoder(Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad)
     given = given_labels(dataset, spec, seed, encoder)
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)
@@ -52,9 +50,7 @@ def mislabel(
     write_labels(out, given)
     drawn = _most_wrong(true, given, len(names))
     total = int((true != given).sum())
-    title = (
-        f"{spec}, seed {seed}: {total:,} of {len(true):,} labels wrong ({total / len(true):.1%})"
-    )
+    title = f"{spec}, seed {seed}: {total:,} of {len(true):,} labels wrong ({total / len(true):.1%})"
     plots.confusion(picture, _shares(true, given, drawn), [names[c] for c in drawn], title)
     return {
         "data": dataset.name,

@@ -95,9 +95,7 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
     )
 
 
-def _result(
-    task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec, folder: Run
-) -> Result:
+def _result(task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec, folder: Run) -> Result:
     problem, records = task.problem, learnt.records
     last = records[-1] if records else {}
     accuracy = final_accuracy(records) if records else learnt.zero_shot
