@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from dspt import cli
+from dspt.cli import common
 from dspt.cli.common import in_flags
 from dspt.internal.errors import InputError
 
@@ -28,7 +28,7 @@ def test_advice_for_which_a_command_has_no_option_is_left_out():
 @pytest.mark.parametrize(("command", "has"), [("train", True), ("predict", False), ("data", False)])
 def test_the_options_are_those_of_the_command_that_was_called(command, has, monkeypatch):
     monkeypatch.setattr("sys.argv", ["dspt", command, "photos"])
-    assert ("--overwrite" in cli._options()) == has
+    assert ("--overwrite" in common.options()) == has
 
 
 def test_an_error_survives_the_way_between_processes():
@@ -43,3 +43,9 @@ def test_a_line_break_in_a_name_does_not_make_two_lines():
 def test_a_setting_to_leave_out_is_an_option_to_leave_out():
     error = InputError("views = 2: there are no images to crop", "leave `views` out")
     assert in_flags(error, {"--views"}) == "views = 2: there are no images to crop; leave --views out"
+
+
+def test_what_is_said_on_the_way_names_options_too(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["dspt", "train", "photos"])
+    common.reporter(quiet=False).say("note: set `class_names` or `no_such_setting`")
+    assert capsys.readouterr().err == "note: give --class-names or `no_such_setting`\n"

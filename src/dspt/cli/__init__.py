@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from dspt import __version__
 from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
-from dspt.cli.common import app, in_flags
+from dspt.cli.common import app, in_flags, options
 from dspt.internal.errors import InputError
 
 
@@ -38,18 +38,10 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        print(f"dspt: {in_flags(error, _options())}", file=sys.stderr)
+        print(f"dspt: {in_flags(error, options())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("\ndspt: stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
-
-
-def _options() -> set[str]:
-    """Return the options of the command that was called."""
-    command: Any = typer.main.get_command(app)
-    for word in sys.argv[1:]:
-        command = getattr(command, "commands", {}).get(word, command)
-    return {flag for parameter in command.params for flag in parameter.opts}

@@ -110,7 +110,8 @@ def reporter(quiet: bool) -> Any:
     """Return what tells the user how far work is."""
     from dspt.internal.progress import Reporter
 
-    return Reporter(silent=quiet)
+    known = options()
+    return Reporter(quiet, lambda line: flagged(line, known))
 
 
 def in_flags(error: InputError, known: Collection[str]) -> str:
@@ -118,14 +119,30 @@ def in_flags(error: InputError, known: Collection[str]) -> str:
 
     Advice about a setting for which there is no option would be of no use, and is left out.
     """
-    flags = {name: "--" + name.replace("_", "-") for name in _SETTING.findall(error.advice)}
-    if not set(flags.values()) <= set(known):
-        return str(InputError(error.sentence))
-    advice = error.advice.replace("set `", "give `")
-    return str(InputError(error.sentence, _SETTING.sub(lambda found: flags[found[1]], advice)))
+    needed = {_flag(name) for name in _SETTING.findall(error.advice)}
+    advice = flagged(error.advice, known) if needed <= set(known) else ""
+    return str(InputError(error.sentence, advice))
+
+
+def flagged(text: str, known: Collection[str]) -> str:
+    """Return a text with the options `known` in place of the settings that it names in backticks."""
+    text = re.sub(r"\bset (?=`)", "give ", text)
+    return _SETTING.sub(lambda found: _flag(found[1]) if _flag(found[1]) in known else found[0], text)
 
 
 _SETTING = re.compile(r"`(\w+)`")
+
+
+def _flag(setting: str) -> str:
+    return "--" + setting.replace("_", "-")
+
+
+def options() -> set[str]:
+    """Return the options of the command that was called."""
+    command: Any = typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
+    return {flag for parameter in command.params for flag in parameter.opts}
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -14,16 +14,20 @@ Update = Callable[[float, str], None]
 
 
 class Reporter:
-    """Says lines and shows the progress of tasks; a silent one does neither."""
+    """Says lines and shows the progress of tasks; a silent one does neither.
 
-    def __init__(self, silent: bool = False) -> None:
+    `wording` is what becomes of a line before it is said: the command line writes its options for settings.
+    """
+
+    def __init__(self, silent: bool = False, wording: Callable[[str], str] = str) -> None:
         self.silent = silent
+        self._wording = wording
         self._terminal = not silent and sys.stderr.isatty()
 
     def say(self, line: str) -> None:
         """Print one line."""
         if not self.silent:
-            print(line, file=sys.stderr, flush=True)
+            print(self._wording(line), file=sys.stderr, flush=True)
 
     @contextmanager
     def task(self, title: str, total: float, done: float = 0, unit: str = "") -> Iterator[Update]:

@@ -58,7 +58,7 @@ def run(
         folder.begin(_description(task, dataset, spec), overwrite)
         result = folder.result()
         if result is not None:
-            reporter.say(f"{folder.path}: this run is done, and is not done again")
+            reporter.say(f"{folder.path}: this run is done; set `overwrite` to do it again")
             return result
         folder.save_labels(task.given)
         folder.save_skipped(task.skipped)
