@@ -9,6 +9,7 @@ import reprlib
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from dspt.data.dataset import Dataset, Split, unusable
 from dspt.data.paths import Paths
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.names import GENERIC_TEMPLATE, lookup, plain
+from dspt.internal.names import lookup, plain
 
 SPLITS = ("train", "val", "test")
 USED = ("train", "test")
@@ -79,136 +80,15 @@ class NamedDataset:
         return f"make them with {self.prepare}; {where}" if self.prepare else where
 
 
-DATASETS = (
-    NamedDataset(
-        name="Caltech101",
-        folder="caltech-101",
-        images="101_ObjectCategories",
-        split_files=("split_zhou_Caltech101.json",),
-        classes=100,
-        train=4128,
-        val=1649,
-        test=2465,
-        template=GENERIC_TEMPLATE,
-        licence="CC BY 4.0",
-        homepage="https://data.caltech.edu/records/mzrjq-6wc02",
-        aliases=("caltech",),
-    ),
-    NamedDataset(
-        name="OxfordPets",
-        folder="oxford_pets",
-        images="images",
-        split_files=("split_zhou_OxfordPets.json",),
-        classes=37,
-        train=2944,
-        val=736,
-        test=3669,
-        template="a photo of a {}, a type of pet.",
-        licence="CC BY-SA 4.0",
-        homepage="https://www.robots.ox.ac.uk/~vgg/data/pets/",
-        aliases=("pets", "oxford_iiit_pet", "oxford_iiit_pets"),
-    ),
-    NamedDataset(
-        name="StanfordCars",
-        folder="stanford_cars",
-        images="",
-        split_files=("split_zhou_StanfordCars.json",),
-        classes=196,
-        train=6509,
-        val=1635,
-        test=8041,
-        template=GENERIC_TEMPLATE,
-        licence="research use",
-        homepage="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (dead link)",
-        aliases=("cars",),
-    ),
-    NamedDataset(
-        name="Flowers102",
-        folder="oxford_flowers",
-        images="jpg",
-        split_files=("split_zhou_OxfordFlowers.json",),
-        classes=102,
-        train=4093,
-        val=1633,
-        test=2463,
-        template="a photo of a {}, a type of flower.",
-        licence="none stated",
-        homepage="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-        aliases=("flowers", "oxford_flowers_102"),
-    ),
-    NamedDataset(
-        name="Food101",
-        folder="food-101",
-        images="images",
-        split_files=("split_zhou_Food101.json",),
-        classes=101,
-        train=50500,
-        val=20200,
-        test=30300,
-        template="a photo of {}, a type of food.",
-        licence="images belong to Foodspotting users; scientific fair use",
-        homepage="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        aliases=("food",),
-    ),
-    NamedDataset(
-        name="FGVCAircraft",
-        folder="fgvc_aircraft",
-        images="images",
-        split_files=("variants.txt", *(f"images_variant_{split}.txt" for split in SPLITS)),
-        classes=100,
-        train=3334,
-        val=3333,
-        test=3333,
-        template="a photo of a {}, a type of aircraft.",
-        licence="non-commercial research",
-        homepage="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
-        aliases=("aircraft",),
-    ),
-    NamedDataset(
-        name="DTD",
-        folder="dtd",
-        images="images",
-        split_files=("split_zhou_DescribableTextures.json",),
-        classes=47,
-        train=2820,
-        val=1128,
-        test=1692,
-        template="{} texture.",
-        licence="research use",
-        homepage="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
-        aliases=("describable_textures", "describable_textures_dataset"),
-    ),
-    NamedDataset(
-        name="EuroSAT",
-        folder="eurosat",
-        images="2750",
-        split_files=("split_zhou_EuroSAT.json",),
-        classes=10,
-        train=13500,
-        val=5400,
-        test=8100,
-        template="a centered satellite photo of {}.",
-        licence="MIT",
-        homepage="https://github.com/phelber/EuroSAT",
-    ),
-    NamedDataset(
-        name="UCF101",
-        folder="ucf101",
-        images="UCF-101-midframes",
-        split_files=("split_zhou_UCF101.json",),
-        classes=101,
-        train=7639,
-        val=1898,
-        test=3783,
-        template="a photo of a person doing {}.",
-        licence="none stated",
-        homepage="https://www.crcv.ucf.edu/data/UCF101.php",
-        aliases=("ucf",),
-        prepare="'dspt data prepare ucf101'",
-    ),
-)
+def _known() -> tuple[NamedDataset, ...]:
+    """Return the datasets in nine.json, in the order of the paper's protocol."""
+    rows: list[dict[str, Any]] = json.loads(Path(__file__).with_name("nine.json").read_text(encoding="utf-8"))
+    for row in rows:
+        row |= {key: tuple(row.get(key, ())) for key in ("split_files", "aliases")}
+    return tuple(NamedDataset(**row) for row in rows)
 
 
+DATASETS = _known()
 _BY_NAME = {plain(name): dataset for dataset in DATASETS for name in (dataset.name, dataset.folder, *dataset.aliases)}
 
 
