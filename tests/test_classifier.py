@@ -1,10 +1,12 @@
 """PromptClassifier behaves as scikit-learn's estimators do, on features and on images."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from checkpoints import tiny_clip
 from PIL import Image
 from problems import NAMES, feature_file, features
@@ -15,6 +17,7 @@ from sklearn.model_selection import cross_val_score
 import dspt
 from dspt import PromptClassifier, methods
 from dspt.config import Config
+from dspt.data import few_shot
 from dspt.internal.errors import InputError
 from dspt.workflows.train import run
 
@@ -130,7 +133,39 @@ def test_random_state_and_seed_are_one_setting(text_tower):
         classifier(text_tower, seed=3, random_state=2).fit(x, y, class_names=NAMES)
 
 
+class Nameless(methods.Method):
+    """A method that forgot to say what it is called."""
+
+    def plan(self, epoch):
+        return []
+
+
 class TestOwnMethods:
+    def test_arguments_that_are_no_numbers_keep_their_defaults(self, text_tower):
+        x, y = features(60)
+        own = partial(F.cross_entropy, reduction="none")
+        for loss in (own, lambda z, y, kind="a", weight=None, **more: own(z, y)):
+            clf = classifier(text_tower, method=loss).fit(x, y, class_names=NAMES)
+            coop = classifier(text_tower, method="coop").fit(x, y, class_names=NAMES)
+            assert np.array_equal(clf.context_, coop.context_)
+
+    def test_a_method_need_not_be_a_dataclass(self, text_tower):
+        class Plain(methods.Method):
+            name, formula, source = "plain", "-log p_y", "here"
+
+            def plan(self, epoch):
+                return methods.make("coop").plan(epoch)
+
+        x, y = features(60)
+        clf = classifier(text_tower, method=Plain()).fit(x, y, class_names=NAMES)
+        assert clf.history_[0]["steps"] > 0
+
+    @pytest.mark.parametrize("name", methods.METHODS)
+    def test_all_methods_can_be_pickled_and_be_keys(self, name):
+        method = methods.METHODS[name]
+        assert pickle.loads(pickle.dumps(method)).options == method.options
+        assert {method: 1}[method] == 1
+
     def test_ten_lines_are_a_loss(self, text_tower):
         """What CONTRIBUTING promises: a function, given to the classifier, with its hyper-parameters."""
         x, y = features(60)
@@ -172,6 +207,10 @@ class TestOwnMethods:
             ),
             (lambda logits, labels: 0.0, "expected one value a sample, .* found float"),
             (3, "method 3: expected a name, a Method, or a loss"),
+            (lambda logits: logits, "expected the arguments logits, labels and defaults, but it takes 1"),
+            (lambda logits, labels, t: logits, "but t has no default"),
+            (Nameless, "method Nameless: it has no name"),
+            (methods.LossMethod, "method LossMethod: it cannot be made without arguments"),
         ],
     )
     def test_what_is_no_method_is_told(self, text_tower, method, sentence):
@@ -199,6 +238,9 @@ def test_other_packages_add_methods_by_an_entry_point(text_tower, tmp_path, monk
     assert np.array_equal(theirs.context_, mae.context_)
     with pytest.raises(InputError, match="method 'broken': robust_zoo:gone cannot be loaded"):
         methods.make("broken")
+    rows = {row["name"]: row["what"] for row in methods.describe()}
+    assert rows["lazy"] == "A tenth of MAE."
+    assert "cannot be loaded" in rows["broken"], "one that is broken hides no other"
     with pytest.raises(InputError, match=r"method 'lasy': not known \(did you mean lazy\?\)"):
         methods.make("lasy")
 
@@ -207,20 +249,50 @@ def test_other_packages_add_methods_by_an_entry_point(text_tower, tmp_path, monk
     ("labels", "sentence"),
     [
         (["cat", None, "dog"], r"the label at row 1 is missing \(None\)"),
-        (["cat", float("nan"), "dog"], r"the label at row 1 is missing \(nan\)"),
+        ([float("nan"), "cat", "dog"], r"the label at row 0 is missing \(nan\)"),
+        (("cat", np.nan, "dog"), r"the label at row 1 is missing \(nan\)"),
+        (np.array(["cat", np.nan, "dog"], object), r"the label at row 1 is missing \(nan\)"),
         (["cat", "", "dog"], "the label at row 1 is empty"),
-        ([0, "cat", 1], "is not one of class_names|several kinds"),
-        (np.array([True, False, True], object), "several kinds"),
+        ([0, "cat", 1], "found int, str"),
+        ([True, False, True], "found bool"),
+        ([1.0, 2.0, 1.0], "found float"),
     ],
 )
-def test_labels_that_are_missing_are_refused(text_tower, labels, sentence):
+def test_labels_that_are_missing_or_no_labels_are_refused(text_tower, labels, sentence):
     x, _ = features(3)
-    y = np.array(labels, object) if None in labels or float in map(type, labels) else labels
     with pytest.raises(InputError, match=sentence):
-        classifier(text_tower).fit(x, y, class_names=["cat", "dog", "owl"])
+        classifier(text_tower).fit(x, labels)
+
+
+def test_a_missing_label_of_pandas_is_refused(text_tower):
+    pandas = pytest.importorskip("pandas")
+    x, _ = features(3)
+    with pytest.raises(InputError, match="the label at row 1 is missing"):
+        classifier(text_tower).fit(x, pandas.Series(["cat", pandas.NA, "dog"], dtype=object))
+
+
+def test_settings_of_numpys_types_are_numbers_too(text_tower):
+    x, y = features(20)
+    settings = {"epochs": np.int64(1), "lr": np.float32(0.25), "class_specific": np.bool_(False)}
+    assert len(classifier(text_tower, **settings).fit(x, y, class_names=NAMES).history_) == 1
+
+
+@pytest.mark.parametrize("names", ["ab", ["a", None], ["a", 3]])
+def test_class_names_that_are_no_texts_are_refused(text_tower, names):
+    x, y = features(20)
+    with pytest.raises(InputError, match="class_names: expected a list of texts"):
+        classifier(text_tower).fit(x, y % 2, class_names=names)
 
 
 class TestSampleWeight:
+    def test_weights_of_which_none_is_left_are_told(self, text_tower):
+        """Of each class one shot is drawn; the only sample with a weight is none of them."""
+        x, y = features(60)
+        drawn = few_shot(y, 1, seed=1)
+        other = next(row for row in range(60) if row not in drawn)
+        with pytest.raises(InputError, match="all samples that can be learnt from have weight 0"):
+            classifier(text_tower, shots=1).fit(x, y, class_names=NAMES, sample_weight=np.eye(60)[other])
+
     def test_only_ratios_matter(self, text_tower):
         x, y = features(60)
         ones, threes, none = (

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import feature_file
+from problems import feature_file, finished_run
 from safetensors.numpy import load_file
 
 from dspt import noise
 from dspt.config import Config
 from dspt.internal.errors import InputError
-from dspt.runs import Run
+from dspt.runs import Run, find
 from dspt.workflows.train import run
 
 
@@ -217,3 +217,37 @@ def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path, file):
     done = python("-m", "dspt", *command(clip, data, out))
     assert f"going on after epoch {epochs} of 12" in done.stderr
     assert json.loads(done.stdout)["epochs"] == 12
+
+
+def test_a_run_without_an_epoch_has_no_accuracy_of_its_own(clip, data, tmp_path):
+    result = run(data, Config(model=clip, epochs=0), "none", tmp_path / "run")
+    assert result.accuracy is None
+    assert result.zero_shot is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"format": 99}, "made by another version"),
+        ({"settings": {"no_such_setting": 1}}, "'no_such_setting': not known"),
+        ({"class_names": "ab"}, "not one of dspt's"),
+        ({"settings": None}, "not one of dspt's"),
+    ],
+)
+def test_a_folder_that_is_passed_over_is_told(tmp_path, change, reason):
+    result = {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0}
+    finished_run(tmp_path / "good", result)
+    folder = finished_run(tmp_path / "odd", result)
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | change))
+    told = []
+    assert [found.run.path.name for found in find(tmp_path, told.append)] == ["good"]
+    assert reason in str(told[0])
+    assert "odd" in str(told[0])
+
+
+@pytest.mark.parametrize("wrong", [{"accuracy": True}, {"accuracy": float("nan")}, {"seed": "1"}, {"noise_rate": "x"}])
+def test_a_result_that_no_run_can_have_is_passed_over(tmp_path, wrong):
+    result = {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0}
+    finished_run(tmp_path / "odd", result | wrong)
+    assert find(tmp_path) == []

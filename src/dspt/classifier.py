@@ -189,6 +189,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         items = _items(X)
         given = self.class_names if class_names is None else class_names
+        if given is not None and (isinstance(given, str) or not all(isinstance(name, str) for name in given)):
+            raise InputError(f"class_names: expected a list of texts, found {given!r}")
         names, classes, labels = _names_and_labels(y, given)
         if len(labels) != len(items):
             raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
@@ -279,17 +281,16 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             run.begin(description)
 
     def _config(self) -> Config:
-        parameters = self.get_params(deep=False)
+        parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         settings = {name: value for name, value in parameters.items() if name not in _OWN}
         # the names of a method's own hyper-parameters are its business, also in the record
         named = self.method if isinstance(self.method, str) else methods.make(self.method).name
         options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
-        seed = Config.seed if self.random_state is None else self.random_state
-        if self.seed is not None and seed not in (Config.seed, self.seed):
-            raise InputError(f"seed = {self.seed}, random_state = {seed}: they are two names of one setting; give one")
-        seed = seed if self.seed is None else self.seed
-        if isinstance(seed, np.integer):
-            seed = int(seed)
+        state, alias = parameters["random_state"], parameters["seed"]
+        seed = Config.seed if state is None else state
+        if alias is not None and seed not in (Config.seed, alias):
+            raise InputError(f"seed = {alias}, random_state = {seed}: they are two names of one setting; give one")
+        seed = seed if alias is None else alias
         return Config(
             **{
                 **settings,
@@ -379,6 +380,11 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     return classifier
 
 
+def _plain(value: Any) -> Any:
+    """Return a number of numpy's, which a search over an array of settings gives, as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _weights(sample_weight: Any, n: int) -> np.ndarray | None:
     """Return the samples' weights as numbers; None if there are none."""
     if sample_weight is None:
@@ -438,6 +444,8 @@ def _names_and_labels(y: Any, class_names: Sequence[str] | None) -> tuple[tuple[
     """Return the prompt names, the labels as the user writes them, and y as numbers."""
     if hasattr(y, "detach"):
         y = y.detach().cpu().numpy()
+    elif isinstance(y, list | tuple):
+        y = np.array(y, dtype=object)  # as they are: numpy would make texts of all for the sake of one
     y = np.asarray(y)
     if y.ndim != 1:
         raise InputError(f"y: expected one label for each sample, found shape {y.shape}")
@@ -470,11 +478,13 @@ def _written(y: np.ndarray) -> np.ndarray:
     """Return an array of objects as one of texts or of whole numbers; nothing else is a label."""
     labels = [label.decode() if isinstance(label, bytes) else label for label in y]
     for row, label in enumerate(labels):
-        if label is None or (isinstance(label, float) and np.isnan(label)):
+        same = label == label  # NaN is not the same as itself, and pandas' NA cannot tell
+        if label is None or not (isinstance(same, bool | np.bool_) and same):
             raise InputError(f"y: the label at row {row} is missing ({label}); leave the sample out")
     kinds = [kind for kind in (str, int | np.integer) if all(isinstance(each, kind) for each in labels)]
-    if not kinds or any(isinstance(label, bool) for label in labels):
-        raise InputError("y: expected class names or whole numbers alone, found several kinds of labels")
+    if labels and (not kinds or any(isinstance(label, bool) for label in labels)):
+        kinds_found = ", ".join(sorted({type(label).__name__ for label in labels}))
+        raise InputError(f"y: expected class names or whole numbers alone, found {kinds_found}")
     return np.array(labels)
 
 

@@ -33,19 +33,27 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Range(NamedTuple):
-    """What a hyper-parameter may be, as a test and in words."""
+    """What a hyper-parameter may be: in words, and as an interval with or without its ends."""
 
-    holds: Callable[[float], bool]
     words: str
+    low: float = -math.inf
+    high: float = math.inf
+    with_low: bool = True
+    with_high: bool = True
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is in the interval."""
+        above = value >= self.low if self.with_low else value > self.low
+        return above and (value <= self.high if self.with_high else value < self.high)
 
 
-ANY = Range(lambda value: True, "a finite number")
-TRUTH = Range(lambda value: True, "True or False")
-ABOVE_0 = Range(lambda value: value > 0, "a number above 0")
-FROM_0 = Range(lambda value: value >= 0, "a number of 0 or more")
-WITHIN_0_1 = Range(lambda value: 0 <= value <= 1, "between 0 and 1")
-ABOVE_0_TO_1 = Range(lambda value: 0 < value <= 1, "above 0 and at most 1")
-FROM_0_BELOW_1 = Range(lambda value: 0 <= value < 1, "at least 0 and below 1")
+ANY = Range("a finite number")
+TRUTH = Range("True or False")
+ABOVE_0 = Range("a number above 0", 0, with_low=False)
+FROM_0 = Range("a number of 0 or more", 0)
+WITHIN_0_1 = Range("between 0 and 1", 0, 1)
+ABOVE_0_TO_1 = Range("above 0 and at most 1", 0, 1, with_low=False)
+FROM_0_BELOW_1 = Range("at least 0 and below 1", 0, 1, with_high=False)
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,23 @@ class Loss:
     rule: Callable[..., Tensor]
     formula: str = ""
     source: str = ""
-    ranges: Mapping[str, Range] = field(default_factory=dict)
+    ranges: Mapping[str, Range] = field(default_factory=dict, hash=False)
     method: str = ""
 
     @cached_property
     def defaults(self) -> dict[str, float]:
-        """The default of each hyper-parameter."""
-        _, _, *hyper = inspect.signature(self.rule).parameters.values()
-        return {parameter.name: parameter.default for parameter in hyper}
+        """The default of each hyper-parameter: of those arguments whose default is a number or a truth value."""
+        try:
+            given = list(inspect.signature(self.rule).parameters.values())
+        except (TypeError, ValueError):
+            raise InputError(f"loss {self.name}: its arguments cannot be told; write it as a function") from None
+        open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = [argument for argument in given if argument.kind not in open_ended]
+        needed = [argument.name for argument in named[2:] if argument.default is argument.empty]
+        if len(named) < 2 or needed:
+            wrong = f"{needed[0]} has no default" if needed else f"it takes {len(named)} of them"
+            raise InputError(f"loss {self.name}: expected the arguments logits, labels and defaults, but {wrong}")
+        return {argument.name: argument.default for argument in named[2:] if isinstance(argument.default, int | float)}
 
     @property
     def what(self) -> str:
@@ -130,11 +147,11 @@ class Loss:
             if key not in self.defaults:
                 takes = ", ".join(self.defaults) or "none"
                 raise InputError(f"loss {self.name}: no hyper-parameter {key!r}; it takes {takes}")
-            holds, expected = self.ranges.get(key, ANY)
+            allowed = self.ranges.get(key, ANY)
             right_type = isinstance(value, bool) == isinstance(self.defaults[key], bool)
             finite = isinstance(value, Real) and math.isfinite(value)
-            if not (right_type and finite and holds(value)):
-                raise InputError(f"loss {self.name}: {key} must be {expected}, not {value!r}")
+            if not (right_type and finite and allowed.holds(value)):
+                raise InputError(f"loss {self.name}: {key} must be {allowed.words}, not {value!r}")
 
 
 def get(name: str) -> Loss:

@@ -163,7 +163,12 @@ def _read(
         test_y = dataset.test.best_labels[tested]
     used = chosen[kept]
     if weights is not None:
-        weights = weights[used] / weights[used].mean()
+        weights = weights[used]
+        if not weights.any():
+            raise InputError(
+                "sample_weight: all samples that can be learnt from have weight 0; weigh some of them more"
+            )
+        weights = weights / weights.mean()
     return Problem(
         class_names=dataset.class_names,
         train_x=train_x,

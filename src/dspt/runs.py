@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -84,6 +84,10 @@ class Description:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Description:
         """Return what JSON says. A setting that came with a later version has its default."""
+        if values.get("format", FORMAT) != FORMAT:
+            raise InputError(f"format {values['format']!r}: not known; it was made by another version of dspt")
+        if not all(isinstance(name, str) for name in values["class_names"]) or isinstance(values["class_names"], str):
+            raise TypeError("class_names")
         settings = {_FORMERLY.get(key, key): value for key, value in values["settings"].items()}
         known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         names, labels = values["class_names"], values.get("labels")
@@ -163,6 +167,7 @@ class Result:
             and all(number is None or _is_number(number) for number in numbers)
             and _is_number(made.seconds)
             and type(made.seed) is int
+            and all(_is_number(value) for value in made.found.values())
         )
         if not sound:
             raise ValueError("not a result")
@@ -199,7 +204,7 @@ class Run:
         except Timeout:
             raise InputError(
                 f"run folder {self.path}: another process is training in it; wait for it",
-                "choose another folder with `out`",
+                "or choose another folder with `out`",
             ) from None
         except OSError as error:
             raise InputError(f"run folder {self.path}: cannot be written ({error.strerror})") from None
@@ -258,6 +263,8 @@ class Run:
         found = _read_json(self.path / CONFIG, f"run folder {self.path}")
         try:
             return Description.from_dict(found)
+        except InputError as error:
+            raise InputError(f"run folder {self.path}: {error}") from None
         except (KeyError, TypeError, AttributeError):
             raise InputError(f"run folder {self.path}: its {CONFIG} is not one of dspt's") from None
 
@@ -393,7 +400,7 @@ class Run:
         return parameters, prototypes
 
     def _damaged(self, name: str) -> InputError:
-        return InputError(f"run folder {self.path}: {name} is damaged; remove the folder to start anew", _ANEW)
+        return InputError(f"run folder {self.path}: {name} is damaged; remove the folder", f"or {_ANEW}")
 
 
 @dataclass(frozen=True)
@@ -405,17 +412,19 @@ class Finished:
     result: Result
 
 
-def find(folder: Path) -> list[Finished]:
-    """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
+def find(folder: Path, tell: Callable[[InputError], None] = lambda error: None) -> list[Finished]:
+    """Return the finished runs below a folder, sorted by path.
+
+    What is no run, a damaged one or one of another version is passed over; `tell` hears why.
+    """
     found = []
     for path in sorted(folder.rglob(RESULT)):
         run = Run(path.parent)
         try:
-            result = run.result()
-            if result is not None:
+            if (result := run.result()) is not None:
                 found.append(Finished(run, run.description(), result))
-        except InputError:
-            continue
+        except InputError as error:
+            tell(error)
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from dspt.cli.common import (
     Root,
     app,
     in_flags,
+    options,
     print_json,
     reporter,
     resumable,
@@ -121,7 +123,8 @@ def reproduce(
         return
     with resumable():
         outcomes = list(local.do(todo, root, reporter(quiet)))
-    failures = local.failures(outcomes)
+    wording = partial(in_flags, known=options())
+    failures = local.failures(outcomes, wording)
     if json_output:
         print_json(
             {
@@ -135,7 +138,7 @@ def reproduce(
                         "seed": o.job.config.seed,
                         "folder": str(o.job.folder),
                         "accuracy": o.result.accuracy if o.result else None,
-                        "error": o.error,
+                        "error": o.error and wording(o.error),
                     }
                     for o in outcomes
                 ],
@@ -231,7 +234,7 @@ def report(
     from dspt.experiments import report as page
 
     with writing(out):
-        shown = page.make(runs, out)
+        shown = page.make(runs, out, _passed_over)
     left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
     if json_output:
         made = {"file": str(out), "runs": shown.runs, "figures": shown.figures}
@@ -290,14 +293,20 @@ def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool
 
     found = forecast(jobs, root, reporter(quiet))
     if json_output:
-        print_json({"datasets": [asdict(one) for one in found]})
+        rows = [asdict(one) | {"fault": str(one.fault or "")} for one in found]
+        print_json({"datasets": rows})
         return
     for job in jobs:
         print(f"{'done ' if job.done else 'to do'}  {job.title}")
-    print(*lines(found), sep="\n")
+    print(*lines(found, partial(in_flags, known=options())), sep="\n")
 
 
 def _results(name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False) -> Results:
     from dspt.experiments import catalogue, collect
 
-    return collect.gather(catalogue.get(name), runs, only, where, every_dataset)
+    return collect.gather(catalogue.get(name), runs, only, where, every_dataset, _passed_over)
+
+
+def _passed_over(error: InputError) -> None:
+    """Tell that a folder is not shown, and why."""
+    print(f"passed over: {in_flags(error, options())}", file=sys.stderr)

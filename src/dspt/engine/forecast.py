@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Forecast:
     done: int
     left: int
     seconds: float = 0.0
-    fault: str = ""
+    fault: InputError | None = None
 
 
 def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list[Forecast]:
@@ -44,7 +44,7 @@ def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list
     for name in dict.fromkeys(job.source for job in jobs):
         here = [job for job in jobs if job.source == name]
         left = [job for job in here if not job.done]
-        seconds, fault = 0.0, ""
+        seconds, fault = 0.0, None
         if left:
             reporter.say(f"timing a training step on {name}")
             try:
@@ -52,17 +52,17 @@ def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list
                 step = _step(left[0].config, dataset)
                 seconds = step * sum(_steps(job, dataset) for job in left)
             except InputError as error:
-                fault = str(error)
+                fault = error
         found.append(Forecast(name, len(here) - len(left), len(left), seconds, fault))
     return found
 
 
-def lines(forecasts: Sequence[Forecast]) -> list[str]:
-    """Return the forecasts as lines to print."""
+def lines(forecasts: Sequence[Forecast], wording: Callable[[InputError], str] = str) -> list[str]:
+    """Return the forecasts as lines to print, errors as `wording` writes them."""
     width = max(len(one.dataset) for one in forecasts)
     shown = []
     for one in forecasts:
-        what = f"cannot be done: {one.fault}" if one.fault else f"about {clock(one.seconds)}"
+        what = f"cannot be done: {wording(one.fault)}" if one.fault else f"about {clock(one.seconds)}"
         counts = f"{one.done} done, {one.left} to do"
         shown.append(f"{one.dataset:<{width}}  {counts}" + (f"  {what}" if one.left else ""))
     total = clock(sum(one.seconds for one in forecasts))

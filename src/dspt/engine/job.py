@@ -47,7 +47,7 @@ class Outcome:
 
     job: Job
     result: Result | None = None
-    error: str | None = None
+    error: InputError | None = None
 
 
 class Sources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dspt.engine.job import Job, Outcome, Sources
@@ -18,18 +18,18 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
     told: set[str] = set()
     for number, job in enumerate(jobs, 1):
         outcome = _outcome(job, sources, reporter, f"[{number}/{len(jobs)}]")
-        if outcome.error is not None and outcome.error not in told:
-            told.add(outcome.error)
-            reporter.say(f"failed: {job.title}: {outcome.error}")
+        if outcome.error is not None and str(outcome.error) not in told:
+            told.add(str(outcome.error))
+            reporter.say(f"failed: {job.title}: {outcome.error.sentence}")
         yield outcome
 
 
-def failures(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return why runs failed, each reason once, with how many runs it hit and the first of them."""
+def failures(outcomes: Iterable[Outcome], wording: Callable[[InputError], str] = str) -> list[str]:
+    """Return why runs failed, each reason once as `wording` writes it, with how many runs it hit and the first of them."""
     reasons: dict[str, list[Job]] = {}
     for outcome in outcomes:
         if outcome.error is not None:
-            reasons.setdefault(outcome.error, []).append(outcome.job)
+            reasons.setdefault(wording(outcome.error), []).append(outcome.job)
     return [
         f"{found[0].title}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {reason}"
         for reason, found in reasons.items()
@@ -45,6 +45,6 @@ def _outcome(job: Job, sources: Sources, reporter: Reporter, place: str) -> Outc
             result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter)
         return Outcome(job, result)
     except InputError as error:
-        return Outcome(job, error=str(error))
+        return Outcome(job, error=error)
     except Exception as error:  # a fault of ours in one run must not cost the others
-        return Outcome(job, error=f"{type(error).__name__}: {error}")
+        return Outcome(job, error=InputError(f"{type(error).__name__}: {error}"))

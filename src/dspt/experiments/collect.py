@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,12 +99,12 @@ class Results:
         return {label: best.index(mean) + 1 for label, mean in means.items() if mean in best}
 
 
-def find_runs(folder: Path | str) -> list[TableRun]:
+def find_runs(folder: Path | str, tell: Callable[[InputError], None] = lambda error: None) -> list[TableRun]:
     """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs folder {folder}: no such folder", "give `runs`, where the runs are")
-    return [_table_run(one) for one in find(folder) if one.result.accuracy is not None]
+    return [_table_run(one) for one in find(folder, tell) if one.result.accuracy is not None]
 
 
 def _table_run(found: Finished) -> TableRun:
@@ -174,6 +174,7 @@ def gather(
     only: str | None = None,
     where: str | None = None,
     every_dataset: bool = False,
+    tell: Callable[[InputError], None] = lambda error: None,
 ) -> Results:
     """Return the results of an experiment from the runs below a folder.
 
@@ -187,8 +188,10 @@ def gather(
         Take runs with these settings alone, as `with_settings` takes them.
     every_dataset : bool
         Show datasets without runs too.
+    tell : callable
+        Hears why folders were passed over.
     """
-    runs = find_runs(folder)
+    runs = find_runs(folder, tell)
     if where:
         runs = with_settings(runs, where)
     if only and runs:

@@ -41,9 +41,12 @@ class Report:
     left_out: dict[str, InputError]
 
 
-def make(folder: Path, path: Path) -> Report:
-    """Write the page of all runs below a folder to `path`, and return what it shows."""
-    runs = collect.find_runs(folder)
+def make(folder: Path, path: Path, tell: Callable[[InputError], None] = lambda error: None) -> Report:
+    """Write the page of all runs below a folder to `path`, and return what it shows.
+
+    `tell` hears why folders were passed over.
+    """
+    runs = collect.find_runs(folder, tell)
     if not runs:
         raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
     left_out: dict[str, InputError] = {}

@@ -46,9 +46,12 @@ Progress = Callable[[int, int], None]
 
 
 class BadImages(InputError):
-    """Images that cannot be used, by their positions among all."""
+    """Images that cannot be used, by their positions among all.
 
-    def __init__(self, faults: dict[int, Fault], total: int, all_known: bool = True) -> None:
+    `all_known` tells whether there are no others, `can_skip` whether the work can be done without them.
+    """
+
+    def __init__(self, faults: dict[int, Fault], total: int, all_known: bool = True, can_skip: bool = True) -> None:
         self.faults = dict(sorted(faults.items()))
         found = list(self.faults.values())
         if len(found) == 1:
@@ -58,7 +61,7 @@ class BadImages(InputError):
             count = len(found) if all_known else f"at least {len(found)}"
             sentence = f"{count} of {total} images cannot be used ({summary(found)}); replace them or leave them out"
             advice = "set `skip_bad` to go on without them"
-        super().__init__(sentence, advice)
+        super().__init__(sentence, advice if can_skip else "")
 
 
 def encode(
@@ -246,7 +249,7 @@ def embed(
     feeder = _Feeder(decoder, lambda: tower, batch_size)
     shards = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
-        raise BadImages(bad, len(items))
+        raise BadImages(bad, len(items), can_skip=False)
     return np.concatenate([shard.features for shard in shards])[:, 0]
 
 

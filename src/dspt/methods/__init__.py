@@ -69,17 +69,22 @@ def make(method: str | Method | Callable[..., Any], **options: Any) -> Method:
 
 def describe() -> list[dict[str, Any]]:
     """Return name, formula, what it does, hyper-parameters with their defaults, and source of each method."""
-    theirs = {name: _named(name) for name in sorted(entry_points(group=GROUP).names)}
-    return [
-        {
-            "name": name,
-            "formula": method.formula,
-            "what": method.what,
-            "options": method.options,
-            "source": f"({method.source})",
-        }
-        for name, method in {**theirs, **METHODS}.items()
-    ]
+    return [_described(name) for name in (*METHODS, *sorted(entry_points(group=GROUP).names - METHODS.keys()))]
+
+
+def _described(name: str) -> dict[str, Any]:
+    """Return what is known about a method; of another package's that is broken, why it cannot be used."""
+    try:
+        method = _named(name)
+    except InputError as error:
+        return {"name": name, "formula": "", "what": str(error), "options": {}, "source": ""}
+    return {
+        "name": name,
+        "formula": method.formula,
+        "what": method.what,
+        "options": method.options,
+        "source": f"({method.source})",
+    }
 
 
 def _named(name: str) -> Method:
@@ -104,17 +109,22 @@ def _named(name: str) -> Method:
 def _as_method(given: Any, name: str = "") -> Method:
     """Return what a user or another package gives as a method: one, a class of them, or a loss."""
     if isinstance(given, type) and issubclass(given, Method):
-        given = given()
+        try:
+            given = given()
+        except TypeError as error:
+            raise InputError(f"method {given.__name__}: it cannot be made without arguments ({error})") from None
     if isinstance(given, Method):
+        unsaid = [what for what in ("name", "formula", "source") if not hasattr(given, what)]
+        if unsaid:
+            raise InputError(f"method {type(given).__name__}: it has no {unsaid[0]}; set it in the class")
         return given
-    if isinstance(given, Loss):
-        return LossMethod(given)
-    if not callable(given):
-        raise InputError(f"method {given!r}: expected a name, a Method, or a loss as a function of logits and labels")
-    name = name or getattr(given, "__name__", type(given).__name__).strip("<>_").replace("_", "-")
-    try:
-        return LossMethod(Loss(name, given, f"{name}(z, y)", "the user's own"))
-    except (TypeError, ValueError):
-        raise InputError(
-            f"method {name}: its arguments cannot be told; write it as a function of logits and labels"
-        ) from None
+    if not isinstance(given, Loss):
+        if not callable(given):
+            raise InputError(
+                f"method {given!r}: expected a name, a Method, or a loss as a function of logits and labels"
+            )
+        called = name or getattr(given, "__name__", type(given).__name__).strip("<>_").replace("_", "-")
+        given = Loss(called, given, f"{called}(z, y)", "the user's own")
+    found = LossMethod(given)
+    _ = found.options  # what cannot be called as a loss is told here, not in the middle of a run
+    return found

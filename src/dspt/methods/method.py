@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -77,7 +77,8 @@ class Method(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """Its hyper-parameters."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        own = [each.name for each in fields(self)] if is_dataclass(self) else []
+        return {name: getattr(self, name) for name in own}
 
     def with_options(self, **options: Any) -> Method:
         """Return the method with other hyper-parameters; they are checked."""
@@ -93,7 +94,7 @@ class LossMethod(Method):
     """Every sample, its given label, one loss."""
 
     loss: Loss
-    hyper: dict[str, Any] = field(default_factory=dict)
+    hyper: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         self.loss.check(**self.hyper)
@@ -129,7 +130,7 @@ class LossMethod(Method):
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""
-        loss = partial(self.loss, reduction="none", validate=False, **self.options)
+        loss = partial(self.loss, reduction="none", validate=False, **self.hyper)
         return [Phase(np.arange(len(epoch.labels)), epoch.labels, loss)]
 
 

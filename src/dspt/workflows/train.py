@@ -98,7 +98,7 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
 def _result(task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec, folder: Run) -> Result:
     problem, records = task.problem, learnt.records
     last = records[-1] if records else {}
-    accuracy = final_accuracy(records) if records else learnt.zero_shot
+    accuracy = final_accuracy(records) if task.method.trains else learnt.zero_shot
     wrong = float((problem.labels != problem.true_labels).mean())
     return Result(
         data=dataset.name,
