@@ -353,7 +353,7 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
             f"run folder {directory}: it holds a network from scratch, not a prompt; give a run of dspt train"
         )
     if description.model_fingerprint is None or description.logit_scale is None:
-        raise InputError(f"run folder {directory}: its config.json is not one of dspt's")
+        raise InputError(f"run folder {directory}: it does not say what model it was made with")
     parameters, prototypes = run.load_learnt()
     known = set(PromptClassifier().get_params(deep=False))
     settings = {each.name: getattr(config, each.name) for each in fields(config) if each.name in known}

@@ -101,8 +101,9 @@ def pose(
     """
     spec = noise_spec or noise.NoiseSpec()
     chosen = methods.make(config.method if method is None else method, **config.method_options())
-    _check_method(chosen, learners.kind_of(config), weights is not None)
-    if spec.needs_features and not learners.kind_of(config).has_clip:
+    kind = learners.kind_of(config)
+    _check_method(chosen, kind, weights is not None)
+    if spec.needs_features and not kind.has_clip:
         raise InputError(
             f"noise {spec}: it looks at CLIP's features, and a network from scratch has none; write such "
             "labels to a file with another run and give file:labels.csv"

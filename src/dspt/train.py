@@ -16,7 +16,7 @@ from dspt.internal.device import sent
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.learners import Classify, Parameters, by_prototypes
-from dspt.learners.learner import Rows
+from dspt.learners.learner import Fetch
 from dspt.methods import Epoch
 from dspt.problem import Problem, Task
 
@@ -185,7 +185,7 @@ def _fixed_prompt(task: Task) -> Classify:
     return by_prototypes(learner.zero_shot, learner.scale)
 
 
-def _judge(inputs: Rows, n: int, at_once: int, classifier: Callable[[], Classify]) -> Tensor:
+def _judge(inputs: Fetch, n: int, at_once: int, classifier: Callable[[], Classify]) -> Tensor:
     """Return the logits (n, C) of all samples by the classifier as it is now."""
     classify = classifier()
     starts = range(0, n, at_once)

@@ -62,6 +62,7 @@ def train(
     """
     from dspt.data import open_dataset
     from dspt.methods import make
+    from dspt.runs import SKIPPED
     from dspt.workflows.train import run
 
     with resumable():
@@ -78,7 +79,7 @@ def train(
     if words := make(config.method).words(result.found):
         print(words)
     if result.skipped:
-        print(f"{result.skipped} bad entries were left out: {result.run}/skipped.csv")
+        print(f"{result.skipped} bad entries were left out: {Path(result.run) / SKIPPED}")
     print(f"run folder: {result.run}")
 
 

@@ -25,7 +25,7 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
 
 
 def failures(outcomes: Iterable[Outcome], wording: Callable[[InputError], str] = str) -> list[str]:
-    """Return why runs failed, each reason once as `wording` writes it, with how many runs it hit and the first of them."""
+    """Return why runs failed, each reason once in the `wording` given, with how many runs it hit and the first."""
     reasons: dict[str, list[Job]] = {}
     for outcome in outcomes:
         if outcome.error is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dspt.experiments.collect import Results, TableRun
 from dspt.internal.errors import InputError
+from dspt.runs import METRICS
 
 SIDES = ("right", "wrong")  # samples whose label is right, and those whose label is wrong
 
@@ -86,7 +87,7 @@ def _records(results: Results, run: TableRun, fields: Iterable[str]) -> list[dic
 
 
 def _damaged(results: Results, run: TableRun) -> InputError:
-    return InputError(f"run folder {run.folder}: metrics.jsonl is missing, empty or damaged; {_again(results)}")
+    return InputError(f"run folder {run.folder}: {METRICS} is missing, empty or damaged; {_again(results)}")
 
 
 def _again(results: Results) -> str:

@@ -30,7 +30,7 @@ from dspt.internal.seeds import Stream
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient
-Rows = Callable[[np.ndarray], Tensor]  # rows of the training set -> their inputs, on the device
+Fetch = Callable[[np.ndarray], Tensor]  # row numbers of the training set -> their inputs, on the device
 
 # Bytes of inputs that are kept on a GPU as a whole.
 _RESIDENT = 4 * 1024**3
@@ -39,8 +39,8 @@ _RESIDENT = 4 * 1024**3
 class Inputs(NamedTuple):
     """The training set in one epoch: as it is learnt from, and as it is judged by a method that looks at it."""
 
-    learn: Rows
-    judge: Rows
+    learn: Fetch
+    judge: Fetch
 
 
 class Reader(Protocol):
@@ -135,6 +135,11 @@ class Learner(ABC):
         """The factor between cosine and logit."""
         return 1.0
 
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What a run folder says of the model: where it is, what it computes, its scale; nothing without CLIP."""
+        return {}
+
 
 class ClipLearner(Learner):
     """A classifier of image features by class names, on top of a frozen text tower."""
@@ -154,6 +159,16 @@ class ClipLearner(Learner):
     def scale(self) -> float:
         """The factor between cosine and logit, of the checkpoint."""
         return self.checkpoint.logit_scale
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Where the checkpoint is, what it computes, and its scale."""
+        checkpoint = self.checkpoint
+        return {
+            "model": checkpoint.location,
+            "model_fingerprint": checkpoint.fingerprint,
+            "logit_scale": checkpoint.logit_scale,
+        }
 
     @cached_property
     def zero_shot(self) -> Tensor:

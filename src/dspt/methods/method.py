@@ -77,7 +77,7 @@ class Method(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """Its hyper-parameters."""
-        own = [each.name for each in fields(self)] if is_dataclass(self) else []
+        own: list[str] = [each.name for each in fields(self)] if is_dataclass(self) else []
         return {name: getattr(self, name) for name in own}
 
     def with_options(self, **options: Any) -> Method:

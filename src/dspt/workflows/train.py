@@ -10,7 +10,6 @@ from dspt.config import Settings
 from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
-from dspt.learners import ClipLearner
 from dspt.problem import Task, pose
 from dspt.runs import Description, Learnt, Result, Run, default_folder, learn
 from dspt.train import final_accuracy
@@ -77,21 +76,14 @@ def say_notes(dataset: Dataset, reporter: Reporter) -> None:
 
 def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Description:
     """Return what the run is, by which its folder knows it again."""
-    description = Description(
-        settings=task.config,
+    made_with = dict(task.learner.made_with)
+    return Description(
+        settings=replace(task.config, model=made_with.pop("model", task.config.model)),
         class_names=dataset.class_names,
         data=dataset.source,
         data_fingerprint=task.problem.fingerprint(),
         noise=str(spec),
-    )
-    if not isinstance(task.learner, ClipLearner):
-        return description
-    checkpoint = task.learner.checkpoint
-    return replace(
-        description,
-        settings=replace(task.config, model=checkpoint.location),
-        model_fingerprint=checkpoint.fingerprint,
-        logit_scale=checkpoint.logit_scale,
+        **made_with,
     )
 
 
