@@ -1,5 +1,6 @@
 """PromptClassifier behaves as scikit-learn's estimators do, on features and on images."""
 
+import dataclasses
 import pickle
 from functools import partial
 
@@ -430,3 +431,9 @@ def test_a_changed_checkpoint_is_noticed(clip, tmp_path):
     tiny_clip(tmp_path / "clip", seed=7)
     with pytest.raises(InputError, match="not the checkpoint this classifier was trained with"):
         dspt.load(tmp_path / "clf").predict(images)
+
+
+def test_every_setting_of_a_run_is_a_parameter():
+    """Or is the classifier's own affair: options are a dict, the seed has two names, and there is no test set."""
+    names = {each.name for each in dataclasses.fields(Config)}
+    assert names - set(PromptClassifier().get_params()) == {"option", "test_every"}

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from dspt import runs
 from dspt.cli import app, main
 from dspt.engine import forecast, local
+from dspt.engine.job import failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, Setting
 from dspt.internal.errors import InputError
@@ -151,8 +152,10 @@ class TestCatalogue:
 
 
 class TestJobs:
-    def every(self):
+    def every(self, *without):
         for experiment in EXPERIMENTS.values():
+            if experiment.name in without:
+                continue
             model = catalogue.usual_model(experiment)
             yield from jobs.jobs(catalogue.with_config(experiment, model=model), Path("runs"))
 
@@ -161,7 +164,8 @@ class TestJobs:
             assert pickle.loads(pickle.dumps(job)) == job
 
     def test_folders_are_named_as_they_always_were(self):
-        found = [str(job.folder) for job in self.every()]
+        # all but the table of every method, which grows with each of them
+        found = [str(job.folder) for job in self.every("methods")]
         # Written down from version 0.1.0: with another name, what was run would be run again.
         assert {
             "runs/Caltech101/coop-sym-0.4-seed1-6f775b9f",
@@ -170,7 +174,7 @@ class TestJobs:
             "runs/Caltech101/coop-sym-0.6-seed1-2a936fbb",
         } <= set(found)
         everything = hashlib.sha256("\n".join(found).encode()).hexdigest()
-        assert everything == "557755672d6015822318d60d3f7d59c42bd73e50e717753edca0821cb65340c8"
+        assert everything == "5ba97960c37fbf8c8555d394b95748017a6938f6bbdd24b19f98f4edbf6be845"
 
     def test_settings_that_are_not_the_defaults_are_in_the_name(self):
         main = catalogue.on_data(catalogue.get("main"), ["nowhere/photos.npz"])
@@ -223,7 +227,7 @@ class TestReproduce:
         (todo[1].folder / "holiday.jpg").write_bytes(b"")
         outcomes = list(local.do(todo, None, QUIET))
         assert [o.error is None for o in outcomes] == [True, False, True]
-        (line,) = local.failures(outcomes)
+        (line,) = failures(outcomes)
         assert "MAE seed 1: run folder" in line
         assert "holiday.jpg" in line
 
@@ -248,9 +252,9 @@ class TestReproduce:
         said = []
         loud = Reporter(silent=True)
         loud.say = said.append
-        failures = local.failures(local.do(todo, tmp_path, loud))
-        assert len(failures) == 2
-        assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in failures[0]
+        reasons = failures(local.do(todo, tmp_path, loud))
+        assert len(reasons) == 2
+        assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in reasons[0]
         at_once = [line for line in said if line.startswith("failed: ")]
         assert [line.split()[1] for line in at_once] == ["DTD", "OxfordPets"]
 

@@ -1,5 +1,6 @@
 """A run is a folder that explains itself, survives being killed, and is never mixed up with another."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from problems import feature_file, finished_run
 from safetensors.numpy import load_file
 
@@ -16,6 +18,7 @@ from dspt import noise
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.runs import Run, find
+from dspt.train import State
 from dspt.workflows.train import run
 
 
@@ -251,3 +254,21 @@ def test_a_result_that_no_run_can_have_is_passed_over(tmp_path, wrong):
     result = {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0}
     finished_run(tmp_path / "odd", result | wrong)
     assert find(tmp_path) == []
+
+
+def test_all_of_a_state_is_saved(tmp_path):
+    """Whatever tensors a state has, under whatever names; the number of epochs is beside them."""
+    parts = [each.name for each in dataclasses.fields(State) if each.name != "epochs_done"]
+    state = State(3, **{part: {"a.b": torch.full((2,), float(i))} for i, part in enumerate(parts)})
+    run = Run(tmp_path)
+    run.save_state(state, 1.5)
+    again, seconds = run.load_state()
+    assert seconds == 1.5
+    assert again.epochs_done == 3
+    for part in parts:
+        assert torch.equal(getattr(again, part)["a.b"], getattr(state, part)["a.b"])
+
+
+def test_a_parameter_is_not_lost_under_the_name_of_the_prototypes(tmp_path):
+    with pytest.raises(ValueError, match="cannot be called prototypes"):
+        Run(tmp_path).save_learnt({"prototypes": torch.ones(1)}, None)

@@ -114,8 +114,8 @@ class TestMarks:
         assert "95.07, 0.0<" in text
 
     def test_an_unknown_style_is_named(self, results):
-        with pytest.raises(InputError, match=r"'html'.*terminal, markdown, latex, csv"):
-            render(results(RUNS), "html")
+        with pytest.raises(InputError, match=r"'papyrus'.*terminal, markdown, latex, csv"):
+            render(results(RUNS), "papyrus")
 
 
 class TestEmptyCells:

@@ -352,3 +352,16 @@ class TestWeights:
         data = replace(problem(), weights=np.ones(100))
         with pytest.raises(InputError, match="sample_weight: method joapr cannot weigh samples"):
             task(data, Config(method="joapr"), tower)
+
+
+def test_what_a_method_remembers_cannot_take_the_place_of_a_column(tower, monkeypatch):
+    class Liar(Method):
+        name, formula, source = "liar", "-", "-"
+
+        def plan(self, epoch):
+            epoch.memory["loss"] = torch.tensor(-5.0)
+            return methods.make("coop").plan(epoch)
+
+    monkeypatch.setitem(methods.METHODS, "liar", Liar())
+    with pytest.raises(InputError, match="method liar: 'loss' is a column of the record"):
+        fit(problem(), Config(method="liar", epochs=1), tower)

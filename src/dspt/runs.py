@@ -379,6 +379,8 @@ class Run:
 
     def save_learnt(self, parameters: Parameters, prototypes: Tensor | None) -> None:
         """Write what was learnt, and the class prototypes it gives, if they are the same for all images."""
+        if "prototypes" in parameters:
+            raise ValueError("a parameter cannot be called prototypes: what they give is saved under this name")
         fixed = {} if prototypes is None else {"prototypes": prototypes}
         _save(self.path / LEARNT, {**parameters, **fixed}, {"format": str(FORMAT)})
 

@@ -28,6 +28,9 @@ _GRADIENT_BINS = np.linspace(0, 2, 41)
 
 Record = dict[str, Any]  # what is written down of an epoch
 
+# Columns of a record that a method's findings cannot be called.
+RESERVED = frozenset({"epoch", "lr", "steps", "loss", "accuracy", "seconds"})
+
 
 @dataclass(frozen=True)
 class State:
@@ -122,7 +125,10 @@ def fit(
             raise InputError(f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
-        record |= findings(state)
+        found = findings(state)
+        if taken := sorted(found.keys() & RESERVED):
+            raise InputError(f"method {method.name}: {taken[0]!r} is a column of the record; call its memory otherwise")
+        record |= found
         if epoch == 0 and seen:
             record |= _histogram(problem, seen, gradients)
         last = epoch + LAST_EPOCHS >= config.epochs

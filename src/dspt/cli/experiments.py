@@ -114,6 +114,7 @@ def reproduce(
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
     from dspt.engine import local
+    from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
 
     experiment = _experiment(name, data, seeds, only)
@@ -124,7 +125,7 @@ def reproduce(
     with resumable():
         outcomes = list(local.do(todo, root, reporter(quiet)))
     wording = partial(in_flags, known=options())
-    failures = local.failures(outcomes, wording)
+    failures = failures_of(outcomes, wording)
     if json_output:
         print_json(
             {

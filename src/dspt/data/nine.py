@@ -22,8 +22,6 @@ from dspt.internal.names import lookup, plain
 SPLITS = ("train", "val", "test")
 USED = ("train", "test")
 
-_COOP = "https://github.com/KaiyangZhou/CoOp (DATASETS.md)"
-
 
 @dataclass(frozen=True)
 class NamedDataset:
@@ -43,6 +41,8 @@ class NamedDataset:
         The prompt of zero-shot classification, with {} for the class name.
     prepare
         A command that makes the images, where they are not downloaded.
+    split_source
+        Where the split files come from.
     """
 
     name: str
@@ -58,16 +58,12 @@ class NamedDataset:
     homepage: str
     aliases: tuple[str, ...] = ()
     prepare: str = ""
+    split_source: str = "https://github.com/KaiyangZhou/CoOp (DATASETS.md)"
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Images to train, validate and test with, and classes."""
         return self.train, self.val, self.test, self.classes
-
-    @property
-    def split_source(self) -> str:
-        """Where the split files come from."""
-        return self.homepage if len(self.split_files) > 1 else _COOP
 
     def bad_split(self, where: Path, what: str) -> InputError:
         """Return the error for a split file in which something is wrong."""

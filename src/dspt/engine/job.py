@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,18 @@ class Outcome:
     job: Job
     result: Result | None = None
     error: InputError | None = None
+
+
+def failures(outcomes: Iterable[Outcome], wording: Callable[[InputError], str] = str) -> list[str]:
+    """Return why runs failed, each reason once in the `wording` given, with how many runs it hit and the first."""
+    reasons: dict[str, list[Job]] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            reasons.setdefault(wording(outcome.error), []).append(outcome.job)
+    return [
+        f"{found[0].title}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {reason}"
+        for reason, found in reasons.items()
+    ]
 
 
 class Sources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dspt.engine.job import Job, Outcome, Sources
@@ -22,18 +22,6 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
             told.add(str(outcome.error))
             reporter.say(f"failed: {job.title}: {outcome.error.sentence}")
         yield outcome
-
-
-def failures(outcomes: Iterable[Outcome], wording: Callable[[InputError], str] = str) -> list[str]:
-    """Return why runs failed, each reason once in the `wording` given, with how many runs it hit and the first."""
-    reasons: dict[str, list[Job]] = {}
-    for outcome in outcomes:
-        if outcome.error is not None:
-            reasons.setdefault(wording(outcome.error), []).append(outcome.job)
-    return [
-        f"{found[0].title}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {reason}"
-        for reason, found in reasons.items()
-    ]
 
 
 def _outcome(job: Job, sources: Sources, reporter: Reporter, place: str) -> Outcome:

@@ -10,7 +10,8 @@ import html
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.rule import Rule
@@ -34,8 +35,6 @@ from dspt.experiments.latex import latex
 from dspt.experiments.words import short
 from dspt.internal.errors import InputError
 
-STYLES = ("terminal", "markdown", "latex", "csv")
-
 
 def render(results: Results, style: str, *, colour: bool = False, width: int = 120) -> str:
     """Return the table of an experiment as text in one of `STYLES`.
@@ -43,15 +42,9 @@ def render(results: Results, style: str, *, colour: bool = False, width: int = 1
     `colour` and `width` are for a terminal: best and second-best by ANSI bold and underline instead of by marks, and
     where a table is broken into several that stand below each other.
     """
-    if style == "csv":
-        return _csv(results)
-    if style == "terminal":
-        return _terminal(results, colour, width)
-    if style == "markdown":
-        return _markdown(results)
-    if style == "latex":
-        return latex(results)
-    raise InputError(f"table style {style!r}: not known; the styles are {', '.join(STYLES)}")
+    if style not in STYLES:
+        raise InputError(f"table style {style!r}: not known; the styles are {', '.join(STYLES)}")
+    return _terminal(results, colour, width) if style == "terminal" else STYLES[style](results)
 
 
 def _terminal(results: Results, colour: bool, width: int) -> str:
@@ -187,3 +180,11 @@ def _csv(results: Results) -> str:
     lines.writeheader()
     lines.writerows(rows(results))
     return file.getvalue()
+
+
+STYLES: dict[str, Callable[[Results], str]] = {
+    "terminal": partial(_terminal, colour=False, width=120),
+    "markdown": _markdown,
+    "latex": latex,
+    "csv": _csv,
+}

@@ -11,10 +11,11 @@ torch is not imported here: a tensor can only be given by someone who has import
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -27,19 +28,37 @@ from dspt.noise.labelfiles import csv_rows, read_labels, readable
 
 Labels = TypeVar("Labels")
 
-_KINDS = {
-    "none": "none",
-    "clean": "none",
-    "sym": "symmetric",
-    "symmetric": "symmetric",
-    "pair": "pair",
-    "matrix": "matrix",
-    "inst": "instance",
-    "instance": "instance",
+
+class Rule(NamedTuple):
+    """A kind of noise that moves a share of the labels, whatever the image.
+
+    Attributes
+    ----------
+    step
+        From a stream, the true labels and C: by how many classes each label goes on if it becomes wrong.
+    wrong
+        From the identity matrix (C, C) and the rate: the part of the transition matrix beside its diagonal.
+    """
+
+    step: Callable[[Stream, np.ndarray, int], np.ndarray | int]
+    wrong: Callable[[np.ndarray, float], np.ndarray]
+
+
+# A new kind is a row here, and its form below.
+_RULES = {
+    "symmetric": Rule(
+        lambda stream, true, classes: 1 + stream.integers(len(true), classes - 1),
+        lambda same, rate: rate / (len(same) - 1) * (1 - same),
+    ),
+    "pair": Rule(lambda stream, true, classes: 1, lambda same, rate: rate * np.roll(same, 1, axis=0)),
 }
-_SAMPLINGS = ("exact", "bernoulli")
 _FORMS = "none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy or file:labels.csv"
+_RATED = (*_RULES, "instance")
+_FROM_FILES = ("matrix", "file")
+_KINDS = ("none", *_RATED, *_FROM_FILES)
 _SHORT = {"symmetric": "sym", "instance": "inst"}
+_OTHER_NAMES = {"clean": "none"} | {short: kind for kind, short in _SHORT.items()}
+_SAMPLINGS = ("exact", "bernoulli")
 
 
 def corrupt(
@@ -100,7 +119,7 @@ def corrupt(
         noisy = instance_noise(true, num_classes, _checked_rate(rate), seed, features)
     else:
         flipped = _flipped(stream, len(true), _checked_rate(rate), sampling)
-        step = 1 if kind == "pair" else 1 + stream.integers(len(true), num_classes - 1)
+        step = _RULES[kind].step(stream, true, num_classes)
         noisy = np.where(flipped, (true + step) % num_classes, true)
     return cast(Labels, _like(labels, noisy))
 
@@ -121,11 +140,10 @@ def transition_matrix(kind: str, num_classes: int, rate: float) -> np.ndarray:
     same = np.eye(num_classes)
     if kind == "none":
         return same
-    if kind == "pair":
-        return (1 - rate) * same + rate * np.roll(same, 1, axis=0)
-    if kind == "symmetric":
-        return (1 - rate) * same + rate / (num_classes - 1) * (1 - same)
-    raise InputError("transition_matrix: kind 'matrix' has no formula; its matrix is given")
+    if kind not in _RULES:
+        raise InputError(f"transition_matrix: kind {kind!r} has no formula; those that have are {', '.join(_RULES)}")
+    matrix: np.ndarray = (1 - rate) * same + _RULES[kind].wrong(same, rate)
+    return matrix
 
 
 def checked_transition(transition: np.ndarray, num_classes: int) -> np.ndarray:
@@ -174,12 +192,12 @@ class NoiseSpec:
     sampling: str = "exact"
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "symmetric", "pair", "instance", "matrix", "file"):
+        if self.kind not in _KINDS:
             raise InputError(f"noise: no kind {self.kind!r}; expected {_FORMS}")
-        if (self.kind in ("matrix", "file")) != bool(self.path):
+        if (self.kind in _FROM_FILES) != bool(self.path):
             needs = "takes no file" if self.path else "needs a file"
             raise InputError(f"noise: {self.kind} {needs}; expected {_FORMS}")
-        if _checked_rate(self.rate) and self.kind not in ("symmetric", "pair", "instance"):
+        if _checked_rate(self.rate) and self.kind not in _RATED:
             raise InputError(f"noise: {self.kind} takes no rate, found {self.rate}")
         object.__setattr__(self, "sampling", _known_sampling(self.sampling, self.kind))
 
@@ -189,7 +207,7 @@ class NoiseSpec:
         return self.kind == "instance"
 
     def __str__(self) -> str:
-        if self.kind in ("matrix", "file"):
+        if self.kind in _FROM_FILES:
             return f"{self.kind}:{self.path}"
         if self.kind == "none":
             return "none"
@@ -272,9 +290,10 @@ def _checked_rate(rate: float) -> float:
 
 
 def _known_kind(kind: str) -> str:
-    if kind not in _KINDS:
+    found = _OTHER_NAMES.get(kind, kind)
+    if found not in _KINDS or found == "file":
         raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")
-    return _KINDS[kind]
+    return found
 
 
 def _known_sampling(sampling: str, kind: str) -> str:
