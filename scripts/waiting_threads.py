@@ -15,9 +15,9 @@ import sys
 SETTINGS = {
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     "passive": {"OMP_WAIT_POLICY": "passive"},
-    "100 turns": {"GOMP_SPINCOUNT": "100"},
     "300 turns": {"GOMP_SPINCOUNT": "300"},
     "1000 turns": {"GOMP_SPINCOUNT": "1000"},
+    "3000 turns": {"GOMP_SPINCOUNT": "3000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 

@@ -16,9 +16,9 @@ Progress = Callable[[int, int], None]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Turns of its loop that a waiting thread of libgomp takes before it sleeps, 8 µs where it was measured; libgomp's own
+# Turns of its loop that a waiting thread of libgomp takes before it sleeps, 25 µs where it was measured; libgomp's own
 # default is 300,000, or 8 ms. What other numbers cost is in docs/performance.md.
-SPINS = 300
+SPINS = 1000
 
 # Any of these is the user's own word on how threads wait.
 _WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_WAIT_POLICY")
