@@ -19,7 +19,7 @@ from dspt.cli import app, main
 from dspt.engine import forecast, local
 from dspt.engine.job import failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
-from dspt.experiments.catalogue import EXPERIMENTS, Setting
+from dspt.experiments.catalogue import EXPERIMENTS, Condition
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
@@ -55,7 +55,7 @@ class TestCatalogue:
         main = catalogue.get("main")
         runs = list(main.runs())
         assert len(runs) == 9 * 6 * 8 * 3
-        assert len({(r.setting, r.variant, r.seed) for r in runs}) == len(runs)
+        assert len({(r.condition, r.variant, r.seed) for r in runs}) == len(runs)
 
     def test_every_method_there_is_known_and_one_table_has_them_all(self):
         methods = {variant.method for one in EXPERIMENTS.values() for variant in one.variants}
@@ -74,8 +74,8 @@ class TestCatalogue:
         for name, count in expected.items():
             experiment = catalogue.get(name)
             found = [
-                paper.accuracy(name, setting, variant.label)
-                for setting in experiment.settings
+                paper.accuracy(name, condition, variant.label)
+                for condition in experiment.conditions
                 for variant in experiment.variants
             ]
             assert sum(value is not None for value in found) == count, name
@@ -90,14 +90,14 @@ class TestCatalogue:
             ("cifar10", "CIFAR10", "pair:0.4", "DSPT", 57.07),
         ]
         for experiment, dataset, noise, label, printed in cases:
-            assert paper.accuracy(experiment, Setting(dataset, noise), label) == printed
-        assert paper.accuracy("main", Setting("Caltech101", "sym:0.4"), "MAE") is None
-        assert paper.accuracy("main", Setting("embedded", "sym:0.4"), "DSPT") is None
+            assert paper.accuracy(experiment, Condition(dataset, noise), label) == printed
+        assert paper.accuracy("main", Condition("Caltech101", "sym:0.4"), "MAE") is None
+        assert paper.accuracy("main", Condition("embedded", "sym:0.4"), "DSPT") is None
         assert paper.zero_shot("oxford_pets") == 88.19
 
     def test_only_narrows(self):
         found = catalogue.narrowed(catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4")
-        assert [(r.setting.dataset, r.variant.method, r.seed) for r in found.runs()] == [
+        assert [(r.condition.dataset, r.variant.method, r.seed) for r in found.runs()] == [
             ("OxfordPets", "mae", 2),
             ("OxfordPets", "dspt", 2),
         ]
@@ -333,10 +333,10 @@ class TestCollect:
         runs = collect.find_runs(tmp_path / "runs")
         with pytest.raises(InputError, match=r"its runs differ in epochs, 1 in .*; give `where`"):
             collect.collect(catalogue.get("main"), runs)
-        chosen = collect.collect(catalogue.get("main"), collect.with_settings(runs, "epochs=2"))
+        chosen = collect.collect(catalogue.get("main"), collect.having(runs, "epochs=2"))
         assert [run.settings["epochs"] for run in chosen.runs] == [2]
         with pytest.raises(InputError, match="where epoch: no run has such a setting"):
-            collect.with_settings(runs, "epoch=2")
+            collect.having(runs, "epoch=2")
 
     def test_networks_from_scratch_of_different_sizes_are_not_mixed(self, tmp_path):
         for model in ("small", "resnet34"):
@@ -399,8 +399,8 @@ class TestCollect:
         assert len(collect.find_runs(tmp_path / "runs")) == 2
 
     def test_the_papers_cifar_figures_stand_beside_cifar_alone(self):
-        assert paper.accuracy("cifar10", Setting("CIFAR10", "sym:0.2"), "DSPT") == 82.34
-        assert paper.accuracy("cifar10", Setting("photos", "sym:0.2"), "DSPT") is None
+        assert paper.accuracy("cifar10", Condition("CIFAR10", "sym:0.2"), "DSPT") == 82.34
+        assert paper.accuracy("cifar10", Condition("photos", "sym:0.2"), "DSPT") is None
 
     def test_runs_in_which_nothing_moves_are_in_no_table(self, data, tmp_path):
         todo = jobs.jobs(small("gradient-distribution", data, epochs=None), tmp_path / "runs")

@@ -151,7 +151,7 @@ class TestGrid:
     @pytest.mark.parametrize("name", ["extreme", "similar", "cifar10"])
     def test_the_smaller_tables_have_methods_side_by_side(self, results, name):
         experiment = EXPERIMENTS[name]
-        first = experiment.settings[0]
+        first = experiment.conditions[0]
         run = (first.dataset, first.noise, experiment.variants[0].method, 1, 42.0)
         table = arrange(results([run], experiment))
         assert [heading for _, heading in table.columns] == [e.label for e in experiment.variants]
@@ -194,7 +194,7 @@ class TestGrid:
         experiment = EXPERIMENTS[name]
         runs = [
             (s.dataset, s.noise, e.method, seed, 40.0 + 10 * seed)
-            for s in experiment.settings
+            for s in experiment.conditions
             for e in experiment.variants
             for seed in (1, 2)
             if s.dataset in ("Caltech101", "DTD", "OxfordPets", "CIFAR10")
@@ -265,10 +265,10 @@ class TestCsv:
         found = results(RUNS)
         rows = list(csv.DictReader(io.StringIO(render(found, "csv"))))
         assert len(rows) == 1 + len(MAIN.noises) * len(MAIN.variants)  # zero-shot, and the cells
-        for setting in found.experiment.settings:
+        for condition in found.experiment.conditions:
             for variant in found.experiment.variants:
-                cell = found.cell(setting, variant.label)
-                (row,) = (r for r in rows if (r["noise"], r["method"]) == (setting.noise, variant.label))
+                cell = found.cell(condition, variant.label)
+                (row,) = (r for r in rows if (r["noise"], r["method"]) == (condition.noise, variant.label))
                 assert row["experiment"] == "main"
                 assert row["dataset"] == "Caltech101"
                 assert int(row["seeds"]) == len(cell.values)

@@ -205,34 +205,29 @@ def _logits(inputs: np.ndarray, classify: Classify, rows: int) -> Iterator[Tenso
 
 
 @torch.no_grad()
-def _step(
-    learnt: Parameters,
-    buffers: list[Tensor | None],
-    rate: float,
-    momentum: float,
-    weight_decay: float,
-) -> None:
+def _step(learnt: Parameters, momentum: list[Tensor | None], rate: float, factor: float, weight_decay: float) -> None:
     """Take a step of SGD with each parameter that has a gradient, and drop the gradient.
 
-    torch's functional form: its optimizers load torch's compiler, which takes longer than a first epoch.
+    `momentum` has an entry for each parameter, None before its first step; `factor` is how much of it stays. torch's
+    functional form is used, since its optimizers load torch's compiler, which takes longer than a first epoch.
     """
     values = list(learnt.values())
     moved = [i for i, value in enumerate(values) if value.grad is not None]
-    velocities = [buffers[i] for i in moved]
+    kept = [momentum[i] for i in moved]
     sgd(
         [values[i] for i in moved],
         [values[i].grad for i in moved],  # type: ignore[misc]
-        velocities,
+        kept,
         foreach=False,
         weight_decay=weight_decay,
-        momentum=momentum,
+        momentum=factor,
         lr=rate,
         dampening=0.0,
         nesterov=False,
         maximize=False,
     )
-    for i, velocity in zip(moved, velocities, strict=True):
-        buffers[i] = velocity
+    for i, buffer in zip(moved, kept, strict=True):
+        momentum[i] = buffer
         values[i].grad = None
 
 

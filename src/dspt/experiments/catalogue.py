@@ -22,7 +22,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Condition:
     """A place to learn in: a dataset and a noise."""
 
     dataset: str  # as in the paper: "Caltech101"
@@ -33,7 +33,7 @@ class Setting:
 class RunSpec:
     """One run of an experiment."""
 
-    setting: Setting
+    condition: Condition
     variant: Variant
     seed: int
 
@@ -45,7 +45,7 @@ class Experiment:
     name: str
     kind: str  # "table" or "figure"
     title: str
-    settings: tuple[Setting, ...]
+    conditions: tuple[Condition, ...]
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...] = (1, 2, 3)
     config: Mapping[str, Any] = field(default_factory=dict)  # settings of a run, if not the defaults
@@ -53,23 +53,23 @@ class Experiment:
 
     def runs(self) -> Iterator[RunSpec]:
         """Yield the runs, dataset by dataset, so that each is encoded before the next."""
-        for setting, variant, seed in product(self.settings, self.variants, self.seeds):
-            yield RunSpec(setting, variant, seed)
+        for condition, variant, seed in product(self.conditions, self.variants, self.seeds):
+            yield RunSpec(condition, variant, seed)
 
     @property
     def datasets(self) -> tuple[str, ...]:
         """Return the names of the datasets, in order."""
-        return tuple(dict.fromkeys(setting.dataset for setting in self.settings))
+        return tuple(dict.fromkeys(condition.dataset for condition in self.conditions))
 
     @property
     def noises(self) -> tuple[str, ...]:
         """Return the noises, in order."""
-        return tuple(dict.fromkeys(setting.noise for setting in self.settings))
+        return tuple(dict.fromkeys(condition.noise for condition in self.conditions))
 
 
-def _every(datasets: Sequence[str], noises: Sequence[str]) -> tuple[Setting, ...]:
+def _every(datasets: Sequence[str], noises: Sequence[str]) -> tuple[Condition, ...]:
     """Return each dataset with each noise."""
-    return tuple(Setting(dataset, noise) for dataset, noise in product(datasets, noises))
+    return tuple(Condition(dataset, noise) for dataset, noise in product(datasets, noises))
 
 
 MODEL = "openai/clip-vit-base-patch16"  # the paper's ViT-B/16
@@ -196,10 +196,10 @@ EXPERIMENTS: dict[str, Experiment] = {
             "figure",
             "Accuracy of LogitClip over its threshold, against DSPT",
             (
-                Setting("DTD", "sym:0.4"),
-                Setting("OxfordPets", "pair:0.4"),
-                Setting("UCF101", "sym:0.8"),
-                Setting("UCF101", "pair:0.4"),
+                Condition("DTD", "sym:0.4"),
+                Condition("OxfordPets", "pair:0.4"),
+                Condition("UCF101", "sym:0.8"),
+                Condition("UCF101", "pair:0.4"),
             ),
             (
                 *(Variant(f"LogitClip {tau:g}", "logitclip", (f"tau={tau:g}",)) for tau in TAUS),
@@ -229,7 +229,7 @@ def get(name: str) -> Experiment:
 
 def on_data(experiment: Experiment, datasets: Sequence[str]) -> Experiment:
     """Return the experiment on other datasets: the same noises, once for each of them."""
-    return replace(experiment, settings=_every(tuple(dict.fromkeys(datasets)), experiment.noises))
+    return replace(experiment, conditions=_every(tuple(dict.fromkeys(datasets)), experiment.noises))
 
 
 def with_seeds(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
@@ -295,7 +295,7 @@ def narrowed(experiment: Experiment, only: str) -> Experiment:
     seeds = chosen("seed", [str(seed) for seed in experiment.seeds])
     return replace(
         experiment,
-        settings=tuple(s for s in experiment.settings if s.dataset in datasets and s.noise in noises),
+        conditions=tuple(s for s in experiment.conditions if s.dataset in datasets and s.noise in noises),
         variants=tuple(v for v in experiment.variants if v.label in labels),
         seeds=tuple(s for s in experiment.seeds if str(s) in seeds),
     )

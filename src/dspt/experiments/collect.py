@@ -11,7 +11,7 @@ from typing import Any
 
 from dspt.config import HARMLESS, NetworkConfig, config_for
 from dspt.experiments import catalogue, paper
-from dspt.experiments.catalogue import NINE, Experiment, Setting, Variant
+from dspt.experiments.catalogue import NINE, Condition, Experiment, Variant
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
 from dspt.runs import Finished, Result, Run, find
@@ -75,25 +75,25 @@ class Results:
 
     experiment: Experiment  # on the datasets there are runs of
     runs: tuple[TableRun, ...]
-    cells: dict[tuple[Setting, str], Cell]  # by setting and label of the variant
+    cells: dict[tuple[Condition, str], Cell]  # by setting and label of the variant
     zero_shot: dict[str, Cell]  # by dataset
     notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
 
-    def runs_of(self, setting: Setting, variant: Variant) -> list[TableRun]:
+    def runs_of(self, condition: Condition, variant: Variant) -> list[TableRun]:
         """Return the runs of a cell, by seed; a run that was done twice counts once."""
-        found = {run.seed: run for run in self.runs if _in_cell(run, setting, variant)}
+        found = {run.seed: run for run in self.runs if _in_cell(run, condition, variant)}
         return [found[seed] for seed in sorted(found)]
 
-    def cell(self, setting: Setting, label: str) -> Cell:
+    def cell(self, condition: Condition, label: str) -> Cell:
         """Return the cell, an empty one if there is no run."""
-        return self.cells.get((setting, label), Cell())
+        return self.cells.get((condition, label), Cell())
 
-    def ranks(self, setting: Setting) -> dict[str, int]:
+    def ranks(self, condition: Condition) -> dict[str, int]:
         """Return 1 for the best and 2 for the second-best label of a setting; equal figures share a rank."""
         means = {
             variant.label: round(mean, 2)
             for variant in self.experiment.variants
-            if (mean := self.cell(setting, variant.label).mean) is not None
+            if (mean := self.cell(condition, variant.label).mean) is not None
         }
         best = sorted(set(means.values()), reverse=True)[:2]
         return {label: best.index(mean) + 1 for label, mean in means.items() if mean in best}
@@ -126,7 +126,7 @@ def _table_run(found: Finished) -> TableRun:
     )
 
 
-def with_settings(runs: Sequence[TableRun], conditions: str) -> list[TableRun]:
+def having(runs: Sequence[TableRun], conditions: str) -> list[TableRun]:
     """Return the runs whose settings are as in "epochs=20,learner=prompt"."""
     wanted = {}
     for part in conditions.split(","):
@@ -154,11 +154,11 @@ def collect(experiment: Experiment, runs: Sequence[TableRun], every_dataset: boo
     experiment = on_datasets_of(runs, experiment, every_dataset)
     found = Results(experiment, tuple(belonging), {}, {}, ())
     cells = {
-        (setting, variant.label): Cell(
-            tuple(run.accuracy for run in found.runs_of(setting, variant)),
-            paper.accuracy(experiment.name, setting, variant.label),
+        (condition, variant.label): Cell(
+            tuple(run.accuracy for run in found.runs_of(condition, variant)),
+            paper.accuracy(experiment.name, condition, variant.label),
         )
-        for setting in experiment.settings
+        for condition in experiment.conditions
         for variant in experiment.variants
     }
     zero_shot = {}
@@ -185,7 +185,7 @@ def gather(
     only : str, optional
         A part of the experiment, as `catalogue.narrowed` takes it. It may name any dataset and seed there is a run of.
     where : str, optional
-        Take runs with these settings alone, as `with_settings` takes them.
+        Take runs with these settings alone, as `having` takes them.
     every_dataset : bool
         Show datasets without runs too.
     tell : callable
@@ -193,7 +193,7 @@ def gather(
     """
     runs = find_runs(folder, tell)
     if where:
-        runs = with_settings(runs, where)
+        runs = having(runs, where)
     if only and runs:
         there = on_datasets_of(runs, experiment, every_dataset)
         there = catalogue.with_seeds(there, sorted({run.seed for run in runs}))
@@ -213,9 +213,9 @@ def on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_datas
     there = {run.dataset for run in runs if _belongs(run, experiment)}
     shown = [name for name in experiment.datasets if every_dataset or name in there]
     shown += sorted(there - set(experiment.datasets))
-    noises = {name: [s.noise for s in experiment.settings if s.dataset == name] for name in shown}
-    settings = tuple(Setting(name, noise) for name in shown for noise in noises[name] or experiment.noises)
-    return replace(experiment, settings=settings)
+    noises = {name: [s.noise for s in experiment.conditions if s.dataset == name] for name in shown}
+    conditions = tuple(Condition(name, noise) for name in shown for noise in noises[name] or experiment.noises)
+    return replace(experiment, conditions=conditions)
 
 
 def _paper_name(dataset: str) -> str:
@@ -235,8 +235,8 @@ def _belongs(run: TableRun, experiment: Experiment) -> bool:
     )
 
 
-def _in_cell(run: TableRun, setting: Setting, variant: Variant) -> bool:
-    return run.dataset == setting.dataset and run.noise == setting.noise and _same_variant(run, variant)
+def _in_cell(run: TableRun, condition: Condition, variant: Variant) -> bool:
+    return run.dataset == condition.dataset and run.noise == condition.noise and _same_variant(run, variant)
 
 
 def _same_variant(run: TableRun, variant: Variant) -> bool:

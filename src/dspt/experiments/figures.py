@@ -12,7 +12,7 @@ import numpy as np
 
 from dspt import plots
 from dspt.experiments import curves, words
-from dspt.experiments.catalogue import Setting, Variant
+from dspt.experiments.catalogue import Condition, Variant
 from dspt.experiments.collect import Cell, Results, TableRun
 from dspt.internal.errors import InputError
 
@@ -105,7 +105,7 @@ def loss_curves(results: Results) -> Any:
     # One loss on one dataset can be compared between noises; two losses never can.
     alike: dict[tuple[str, str], list[Any]] = {}
     for panel in grid:
-        alike.setdefault((panel.setting.dataset, panel.variant.label), []).append(panel.axis)
+        alike.setdefault((panel.condition.dataset, panel.variant.label), []).append(panel.axis)
     for axes in alike.values():
         plots.share_y(axes)
     _label_rows(grid, "mean loss")
@@ -128,24 +128,24 @@ def logitclip_tau(results: Results) -> Any:
     experiment = results.experiment
     thresholds = {v.label: tau for v in experiment.variants if (tau := _tau(v)) is not None}
     panels = []
-    for setting in experiment.settings:
-        cells = {tau: results.cell(setting, label) for label, tau in thresholds.items()}
+    for condition in experiment.conditions:
+        cells = {tau: results.cell(condition, label) for label, tau in thresholds.items()}
         points = {tau: cell for tau, cell in sorted(cells.items()) if cell.values}
         if points:
-            panels.append((setting, points))
+            panels.append((condition, points))
     figure, axes = _panels(results, len(panels), min(4, len(panels)))
-    for axis, (setting, points) in zip(axes, panels, strict=True):
+    for axis, (condition, points) in zip(axes, panels, strict=True):
         axis.set_xscale("log")
         _points(axis, points, **plots.style("logitclip"))
         for variant in experiment.variants:
-            cell = results.cell(setting, variant.label)
+            cell = results.cell(condition, variant.label)
             if variant.label not in thresholds and cell.mean is not None:
                 style = plots.style(variant.method, variant.label) | {"marker": ""}
                 axis.axhline(cell.mean, **style)
                 if cell.std:
                     low, high = cell.mean - cell.std, cell.mean + cell.std
                     axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
-        _finish(axis, results, setting.dataset, _title(setting))
+        _finish(axis, results, condition.dataset, _title(condition))
         axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
@@ -156,14 +156,14 @@ def logitclip_tau(results: Results) -> Any:
 def early_accuracy(results: Results) -> Any:
     """Return the figure of test accuracy after each of the first epochs."""
     variants = results.experiment.variants
-    settings = [s for s in results.experiment.settings if any(results.runs_of(s, v) for v in variants)]
-    figure, axes = _panels(results, len(settings), min(3, len(settings)), height=2.1)
-    for axis, setting in zip(axes, settings, strict=True):
+    conditions = [s for s in results.experiment.conditions if any(results.runs_of(s, v) for v in variants)]
+    figure, axes = _panels(results, len(conditions), min(3, len(conditions)), height=2.1)
+    for axis, condition in zip(axes, conditions, strict=True):
         for variant in variants:
-            if runs := results.runs_of(setting, variant):
+            if runs := results.runs_of(condition, variant):
                 values = curves.curve(results, runs, "accuracy", EARLY_EPOCHS)
                 _line(axis, values, **plots.style(variant.method, variant.label))
-        _finish(axis, results, setting.dataset, _title(setting))
+        _finish(axis, results, condition.dataset, _title(condition))
         plots.epochs_axis(axis)
     plots.legend(figure, columns=4)
     return figure
@@ -181,10 +181,10 @@ FIGURES: dict[str, Callable[[Results], Any]] = {
 
 @dataclass(frozen=True)
 class _Panel:
-    """One panel of a grid whose rows are settings and whose columns are variants."""
+    """One panel of a grid whose rows are conditions and whose columns are variants."""
 
     axis: Any
-    setting: Setting
+    condition: Condition
     variant: Variant
     data: Any
     own: str  # what tells its row from the others
@@ -205,17 +205,17 @@ def _panels(results: Results, count: int, columns: int, height: float = 1.9) -> 
 
 
 def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any, list[_Panel]]:
-    """Return a figure and its panels in rows of settings and columns of variants, those that have runs."""
+    """Return a figure and its panels in rows of conditions and columns of variants, those that have runs."""
     experiment = results.experiment
     found = {
-        (setting, variant): read(runs)
-        for setting in experiment.settings
+        (condition, variant): read(runs)
+        for condition in experiment.conditions
         for variant in experiment.variants
-        if (runs := results.runs_of(setting, variant))
+        if (runs := results.runs_of(condition, variant))
     }
     if not found:
         raise _nothing(results)
-    rows = list(dict.fromkeys(setting for setting, _ in found))
+    rows = list(dict.fromkeys(condition for condition, _ in found))
     columns = [variant for variant in experiment.variants if any(variant == v for _, v in found)]
     figure = plots.blank(
         ONE_COLUMN if len(columns) == 1 else TWO_COLUMNS,
@@ -226,10 +226,10 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
     if common:
         figure.suptitle(common, fontsize="medium")
     panels = []
-    for (setting, variant), data in found.items():
+    for (condition, variant), data in found.items():
         column = [s for s, v in found if v == variant]
-        axis = figure.add_subplot(spec[rows.index(setting), columns.index(variant)])
-        panel = _Panel(axis, setting, variant, data, own[setting], setting == column[0], setting == column[-1])
+        axis = figure.add_subplot(spec[rows.index(condition), columns.index(variant)])
+        panel = _Panel(axis, condition, variant, data, own[condition], condition == column[0], condition == column[-1])
         if panel.top:
             axis.set_title(variant.label)
         panels.append(panel)
@@ -238,7 +238,7 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
 
 def _label_rows(grid: Sequence[_Panel], text: str, one_scale: bool = False) -> None:
     """Name the y-axis of each row once, at its left; with `one_scale` the row shares it from 0 on."""
-    for _, row in groupby(grid, key=lambda panel: panel.setting):
+    for _, row in groupby(grid, key=lambda panel: panel.condition):
         first, *others = row
         first.axis.set_ylabel(f"{first.own}\n{text}" if first.own else text)
         if one_scale:
@@ -248,16 +248,16 @@ def _label_rows(grid: Sequence[_Panel], text: str, one_scale: bool = False) -> N
                 panel.axis.tick_params(labelleft=False)
 
 
-def _common(settings: Sequence[Setting]) -> tuple[str, dict[Setting, str]]:
-    """Return what the settings have in common in words, and what each has of its own."""
-    texts = {setting: (setting.dataset, words.phrase(setting.noise)) for setting in settings}
-    shared = {text for text in texts[settings[0]] if all(text in own for own in texts.values())}
-    own = {setting: "\n".join(text for text in found if text not in shared) for setting, found in texts.items()}
-    return ", ".join(text for text in texts[settings[0]] if text in shared), own
+def _common(conditions: Sequence[Condition]) -> tuple[str, dict[Condition, str]]:
+    """Return what the conditions have in common in words, and what each has of its own."""
+    texts = {condition: (condition.dataset, words.phrase(condition.noise)) for condition in conditions}
+    shared = {text for text in texts[conditions[0]] if all(text in own for own in texts.values())}
+    own = {condition: "\n".join(text for text in found if text not in shared) for condition, found in texts.items()}
+    return ", ".join(text for text in texts[conditions[0]] if text in shared), own
 
 
-def _title(setting: Setting) -> str:
-    return f"{setting.dataset}\n{words.phrase(setting.noise)}"
+def _title(condition: Condition) -> str:
+    return f"{condition.dataset}\n{words.phrase(condition.noise)}"
 
 
 def _finish(axis: Any, results: Results, dataset: str, title: str) -> None:
@@ -284,17 +284,17 @@ def _accuracy_lines(results: Results, dataset: str, kind: str) -> dict[Variant, 
     """Return the cells of each variant by the percentage of wrong labels; clean labels are 0 of any kind."""
     lines: dict[Variant, dict[float, Cell]] = {}
     for variant in results.experiment.variants:
-        for setting in results.experiment.settings:
-            cell = results.cell(setting, variant.label)
-            fits = words.kind(setting.noise) in (kind, "none")
-            if setting.dataset == dataset and fits and cell.values:
-                lines.setdefault(variant, {})[words.percentage(setting.noise)] = cell
+        for condition in results.experiment.conditions:
+            cell = results.cell(condition, variant.label)
+            fits = words.kind(condition.noise) in (kind, "none")
+            if condition.dataset == dataset and fits and cell.values:
+                lines.setdefault(variant, {})[words.percentage(condition.noise)] = cell
     return {variant: dict(sorted(points.items())) for variant, points in lines.items()}
 
 
 def _shares(results: Results, dataset: str, kind: str) -> list[float]:
     """Return the percentages of wrong labels of a kind that the experiment has, from 0 on."""
-    noises = [s.noise for s in results.experiment.settings if s.dataset == dataset]
+    noises = [s.noise for s in results.experiment.conditions if s.dataset == dataset]
     return sorted({0.0, *(words.percentage(n) for n in noises if words.kind(n) == kind)})
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from dspt.experiments import paper, words
-from dspt.experiments.catalogue import EXPERIMENTS, NINE, Setting
+from dspt.experiments.catalogue import EXPERIMENTS, NINE, Condition
 from dspt.experiments.collect import Cell, Results
 from dspt.internal.names import plain
 
@@ -131,7 +131,7 @@ def arrange(results: Results) -> Grid:
                 d,
                 tuple(
                     row(words.short(s.noise), [(d, s.noise, m) for m in methods[1:]])
-                    for s in experiment.settings
+                    for s in experiment.conditions
                     if s.dataset == d
                 ),
             )
@@ -157,28 +157,28 @@ def _every(results: Results) -> dict[_Key, Shown]:
     datasets = experiment.datasets
     labels = [variant.label for variant in experiment.variants]
     every: dict[_Key, Shown] = {}
-    for setting in experiment.settings:
-        ranks = results.ranks(setting)
+    for condition in experiment.conditions:
+        ranks = results.ranks(condition)
         for label in labels:
-            shown = Shown(results.cell(setting, label), ranks.get(label))
-            every[setting.dataset, setting.noise, label] = shown
-        zero_shot = results.zero_shot.get(setting.dataset, Cell())
-        every[setting.dataset, setting.noise, None] = Shown(zero_shot)
+            shown = Shown(results.cell(condition, label), ranks.get(label))
+            every[condition.dataset, condition.noise, label] = shown
+        zero_shot = results.zero_shot.get(condition.dataset, Cell())
+        every[condition.dataset, condition.noise, None] = Shown(zero_shot)
     if len(datasets) < 2:
         return every
 
     # The paper's average is of its nine datasets, so it says nothing beside an average of others.
     all_nine = set(map(plain, datasets)) == set(map(plain, NINE))
     for noise in experiment.noises:
-        setting = Setting(AVERAGE, noise)
+        condition = Condition(AVERAGE, noise)
         cells = {}
         for label in labels:
-            printed = paper.accuracy(experiment.name, setting, label) if all_nine else None
-            parts = [results.cell(Setting(dataset, noise), label) for dataset in datasets]
-            cells[setting, label] = _average(parts, printed)
-        ranks = replace(results, cells=cells).ranks(setting)
+            printed = paper.accuracy(experiment.name, condition, label) if all_nine else None
+            parts = [results.cell(Condition(dataset, noise), label) for dataset in datasets]
+            cells[condition, label] = _average(parts, printed)
+        ranks = replace(results, cells=cells).ranks(condition)
         for label in labels:
-            every[None, noise, label] = Shown(cells[setting, label], ranks.get(label))
+            every[None, noise, label] = Shown(cells[condition, label], ranks.get(label))
         parts = [results.zero_shot.get(dataset, Cell()) for dataset in datasets]
         printed = paper.zero_shot(AVERAGE) if all_nine else None
         every[None, noise, None] = Shown(_average(parts, printed))
@@ -219,19 +219,19 @@ def rows(results: Results) -> list[dict[str, Any]]:
     """Return one row for each cell, with all digits. Averages are left out: they would be counted twice."""
     found = []
 
-    def add(setting: Setting, method: str, options: str, cell: Cell, rank: int | None) -> None:
-        place = (results.experiment.name, setting.dataset, setting.noise, method, options)
+    def add(condition: Condition, method: str, options: str, cell: Cell, rank: int | None) -> None:
+        place = (results.experiment.name, condition.dataset, condition.noise, method, options)
         numbers = (len(cell.values), cell.mean, cell.std, cell.paper, cell.difference, rank)
         found.append(dict(zip(FIELDS, (*place, *numbers), strict=True)))
 
     if not results.experiment.from_scratch:
         for dataset in results.experiment.datasets:
-            add(Setting(dataset, ""), ZERO_SHOT, "", results.zero_shot[dataset], None)
-    for setting in results.experiment.settings:
-        ranks = results.ranks(setting)
+            add(Condition(dataset, ""), ZERO_SHOT, "", results.zero_shot[dataset], None)
+    for condition in results.experiment.conditions:
+        ranks = results.ranks(condition)
         for variant in results.experiment.variants:
-            cell, rank = results.cell(setting, variant.label), ranks.get(variant.label)
-            add(setting, variant.label, " ".join(variant.options), cell, rank)
+            cell, rank = results.cell(condition, variant.label), ranks.get(variant.label)
+            add(condition, variant.label, " ".join(variant.options), cell, rank)
     return found
 
 

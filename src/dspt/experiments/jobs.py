@@ -28,7 +28,7 @@ def jobs(experiment: Experiment, out: Path) -> list[Job]:
 
 
 def _job(spec: RunSpec, experiment: Experiment, out: Path) -> Job:
-    source, noise, variant = spec.setting.dataset, spec.setting.noise, spec.variant
+    source, noise, variant = spec.condition.dataset, spec.condition.noise, spec.variant
     settings = {
         **experiment.config,
         **({"learner": NetworkConfig.learner} if experiment.from_scratch else {}),

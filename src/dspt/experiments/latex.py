@@ -26,7 +26,7 @@ _LINES_OF_A_PAGE = 48
 def latex(results: Results) -> str:
     """Return the table of an experiment as one or more LaTeX floats."""
     experiment = results.experiment
-    if not experiment.settings:
+    if not experiment.conditions:
         return f"% {experiment.name}: {NOTHING}\n"
     table = arrange(results)
     caption = " ".join([f"{experiment.title}.", MARKED, *remarks(results, table)])

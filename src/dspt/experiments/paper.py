@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dspt.experiments.catalogue import Setting
+from dspt.experiments.catalogue import Condition
 from dspt.internal.names import plain
 
 
-def accuracy(experiment: str, setting: Setting, label: str) -> float | None:
+def accuracy(experiment: str, condition: Condition, label: str) -> float | None:
     """Return the accuracy in percent that the paper prints for a cell, or None if it has no such cell."""
-    noises = _of(_numbers()["accuracy"].get(experiment, {}), setting.dataset) or {}
-    found: float | None = noises.get(setting.noise, {}).get(label)
+    noises = _of(_numbers()["accuracy"].get(experiment, {}), condition.dataset) or {}
+    found: float | None = noises.get(condition.noise, {}).get(label)
     return found
 
 

@@ -63,7 +63,7 @@ def _terminal(results: Results, colour: bool, width: int) -> str:
     )
     title = f"{results.experiment.name}: {results.experiment.title}"
     console.print(title, style="bold")
-    if not results.experiment.settings:
+    if not results.experiment.conditions:
         console.print(f"\n{NOTHING}")
         return file.getvalue()
     grid = arrange(results)
@@ -136,7 +136,7 @@ def _theirs_on_terminal(shown: Shown) -> str:
 
 def _markdown(results: Results) -> str:
     title = f"**{_in_markdown(results.experiment.title)}**"
-    if not results.experiment.settings:
+    if not results.experiment.conditions:
         return f"{title}\n\n{NOTHING}\n"
     grid = arrange(results)
     named = any(block.name for block in grid.blocks)
