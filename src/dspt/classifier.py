@@ -218,16 +218,43 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the logits (N, C), scale * cosine; of two classes the second's minus the first's, of shape (N,)."""
+        """Return the logits, scale * cosine.
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+
+        Returns
+        -------
+        ndarray of shape (N, C); of two classes, of shape (N,): the second's logit minus the first's
+        """
         found = train.logits(self.features(X), self.classify())
         return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class, softmax(scale * cosine), of shape (N, C)."""
+        """Return the probability of each class, softmax(scale * cosine).
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+
+        Returns
+        -------
+        ndarray of shape (N, C), in the order of `classes_`
+        """
         return train.probabilities(self.features(X), self.classify())
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each item, as it was written in `y`."""
+        """Return the most probable class of each item.
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+
+        Returns
+        -------
+        ndarray of shape (N,), classes as they were written in `y`
+        """
         found = train.predict(self.features(X), self.classify())
         predicted: np.ndarray = self.classes_[found]
         return predicted
@@ -242,7 +269,16 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return learners.make(self.class_names_, config, tower).classify(self.parameters_)
 
     def features(self, X: Any) -> np.ndarray:
-        """Return the L2-normalised image features (N, D) that `X` stands for."""
+        """Return the image features that `X` stands for.
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+
+        Returns
+        -------
+        float32 ndarray of shape (N, D), each row of length 1
+        """
         check_is_fitted(self)
         items = _items(X)
         if isinstance(items, np.ndarray) and items.dtype.kind == "f":
@@ -262,7 +298,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return learners.open_encoder(self._config(), self._checkpoint(), reporter, self._cache(), skip_bad)
 
     def save(self, directory: str | Path) -> None:
-        """Write the classifier to a folder that `dspt.load` and the command line read."""
+        """Write the classifier to a folder that `dspt.load` and the command line read.
+
+        Parameters
+        ----------
+        directory : str or Path
+            A new folder, or one that holds a saved classifier, which is replaced.
+        """
         check_is_fitted(self)
         run = Run(directory)
         if run.is_begun:
@@ -341,7 +383,17 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     """Return the classifier in a folder written by `PromptClassifier.save` or `dspt train`.
 
-    It computes on `device`, wherever it was trained.
+    Parameters
+    ----------
+    directory : str or Path
+        The folder.
+    device : str
+        Where it computes, wherever it was trained: "auto", "cpu" or "cuda".
+
+    Returns
+    -------
+    PromptClassifier
+        Fitted. Images need the checkpoint it was trained with; features need nothing.
     """
     run = Run(directory)
     if not run.path.is_dir():

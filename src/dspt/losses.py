@@ -155,7 +155,18 @@ class Loss:
 
 
 def get(name: str) -> Loss:
-    """Return the loss called `name`: `get("gce")(logits, labels, q=0.7)`."""
+    """Return the loss called `name`.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+
+    Returns
+    -------
+    Loss
+        To be called as `get("gce")(logits, labels, reduction="mean", q=0.7)`.
+    """
     if name not in LOSSES:
         near = get_close_matches(str(name).lower().replace("_", "-"), LOSSES, n=2, cutoff=0.5)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""

@@ -433,7 +433,14 @@ def find(folder: Path, tell: Callable[[InputError], None] = lambda error: None) 
 def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) -> Learnt:
     """Return what a task gives, after the epochs that the folder of its run does not have yet.
 
-    Each epoch is saved as soon as it is done, if there is a folder.
+    Parameters
+    ----------
+    task : Task
+        What is learnt from what, by whom and how.
+    run : Run, optional
+        The folder, in which each epoch is saved as soon as it is done.
+    reporter : Reporter, optional
+        Shows how far the work is.
     """
     import torch
 

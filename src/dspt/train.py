@@ -57,8 +57,15 @@ def fit(
 ) -> Iterator[tuple[State, Record]]:
     """Yield, after each epoch, the state to go on from and the record of the epoch.
 
-    `on_step` hears after each step how many of the epoch's steps are done, out of how many, and the
-    batch's losses, left on the device so that nobody waits for them who does not ask.
+    Parameters
+    ----------
+    task : Task
+        What is learnt from what, by whom and how.
+    state : State, optional
+        Where to go on from; the beginning if not given.
+    on_step : callable
+        Hears after each step how many of the epoch's steps are done, out of how many, and the batch's losses, left
+        on the device so that nobody waits for them who does not ask.
     """
     problem, config, learner, method = task.problem, task.config, task.learner, task.method
     state = state or State(0, task.start)
