@@ -7,8 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from problems import NAMES, features
 
+from dspt import train
+from dspt.config import Config
 from dspt.internal import threads
+from dspt.problem import Problem, Task
 
 USER_SETTINGS = ["GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_WAIT_POLICY"]
 
@@ -75,3 +80,43 @@ def test_cores_are_those_that_the_process_may_run_on():
         f"import os; os.sched_setaffinity(0, [{one}])\nfrom dspt.internal.threads import cores; print(cores())"
     )
     assert done.stdout.split() == ["1"]
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("product", "inside"), [(None, 2), (threads.SMALL_PRODUCT, 1), (threads.SMALL_PRODUCT + 1, 2)])
+def test_small_products_have_one_thread_and_others_all(product, inside):
+    with threads.threads_for(product):
+        assert torch.get_num_threads() == inside
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_users_own_number_of_threads_stays(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with threads.threads_for(1):
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_small_tower_trains_with_one_thread():
+    """The embedded text tower has 96 x 384 weights in its widest layer, and some hundred positions."""
+    task = Task.of(Problem(NAMES, *features(64, dim=64)), Config(epochs=1, device="cpu"))
+    seen = []
+    for _ in train.fit(task, on_step=lambda *_: seen.append(torch.get_num_threads())):
+        pass
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+
+
+def test_a_real_tower_keeps_its_threads():
+    """ViT-B/16's text tower has 512 x 2048 weights in its widest layer, and 17 positions in front of two names."""
+    assert threads.SMALL_PRODUCT < (17 + 2 * 2) * 512 * 2048

@@ -15,6 +15,7 @@ from torch.optim.sgd import sgd
 from dspt.internal.device import sent
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
+from dspt.internal.threads import threads_for
 from dspt.learners import Classify, Parameters, by_prototypes
 from dspt.learners.learner import Fetch
 from dspt.methods import Epoch
@@ -67,8 +68,12 @@ def fit(
         Hears after each step how many of the epoch's steps are done, out of how many, and the batch's losses, left
         on the device so that nobody waits for them who does not ask.
     """
+    with threads_for(task.learner.product):
+        yield from _epochs(task, state or State(0, task.start), on_step)
+
+
+def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None]) -> Iterator[tuple[State, Record]]:
     problem, config, learner, method = task.problem, task.config, task.learner, task.method
-    state = state or State(0, task.start)
     device = learner.device
     labels = torch.from_numpy(problem.labels).to(device)
     weights = None if problem.weights is None else sent(problem.weights.astype(np.float32), device)

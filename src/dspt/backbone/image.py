@@ -16,6 +16,7 @@ from PIL import Image
 
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
+from dspt.internal.threads import threads_for
 
 if TYPE_CHECKING:
     import torch
@@ -176,6 +177,8 @@ class ImageTower:
         self.preprocessing = preprocessing
         self.device = device
         self._model = model.eval().requires_grad_(False).to(device)
+        # Of one image: others are decoded at the same time, so a tower that takes no longer needs no second core.
+        self._product = self._positions * model.config.hidden_size * model.config.intermediate_size
         self._run = torch.compile(self._model) if compiled else self._model
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
@@ -188,10 +191,16 @@ class ImageTower:
         """Return the same of views that are on the device; the result stays there, and nobody waits for it."""
         import torch
 
-        with torch.inference_mode():
+        with threads_for(self._product), torch.inference_mode():
             batch = self.preprocessing.normalised(pixels).to(self._model.dtype)
             features = self._run(pixel_values=batch).image_embeds.float()
             return torch.nn.functional.normalize(features, dim=-1)
+
+    @property
+    def _positions(self) -> int:
+        """The patches of an image and the class token."""
+        config = self._model.config
+        return int((config.image_size // config.patch_size) ** 2 + 1)
 
     def batch_size(self, memory: int | None = None) -> int:
         """Return how many views to encode at once: a power of two whose activations fit.
@@ -200,10 +209,9 @@ class ImageTower:
         that a machine always gives the same bits. Beyond 32 a CPU gains nothing, a GPU beyond 256.
         """
         config = self._model.config
-        positions = (config.image_size // config.patch_size) ** 2 + 1
         # What a block keeps at once: its input, normed, q, k, v, attended and the wide layer twice.
         width = 6 * config.hidden_size + 2 * config.intermediate_size
-        each = positions * width * self._model.dtype.itemsize
+        each = self._positions * width * self._model.dtype.itemsize
         fits = (memory or _memory(self.device)) // 8 // each
         most = 32 if str(self.device).startswith("cpu") else 256
         return int(max(1, min(most, 2 ** int(math.log2(max(1, fits))))))

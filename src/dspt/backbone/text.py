@@ -298,9 +298,9 @@ _suffix_attention: Callable[..., Tensor] = _SuffixAttention.apply
 class Prompts:
     """The class features as a function of the context, for one layout: `prompts(context) -> (C, D)`.
 
-    `tokens` is the number of positions a step needs (it computes a few more, to fill blocks up), `kept_bytes` about
-    what it keeps for its backward pass. With `first_layer_kept` the suffixes' part of the first layer's queries, keys
-    and values is not computed: it is constant.
+    `tokens` is the number of positions a step needs (it computes a few more, to fill blocks up), `product` about the
+    multiplications of its largest matrix product, `kept_bytes` about what it keeps for its backward pass. With
+    `first_layer_kept` the suffixes' part of the first layer's queries, keys and values is not computed: it is constant.
     """
 
     def __init__(self, tower: TextTower, layout: Layout) -> None:
@@ -319,6 +319,7 @@ class Prompts:
         self._restore = torch.argsort(torch.cat([chunk.classes for chunk in self._chunks]))
         self.first_layer_kept = self._chunks[0].first is not None
         self.tokens = len(layout.prefix) + sum(len(block.entries) for block in blocks)
+        self.product = self.tokens * tower.width * tower.hidden_width
         self.kept_bytes = kept * (len(layout.prefix) + largest * min(together, len(blocks)))
 
     def __call__(self, context: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ _Result = TypeVar("_Result")
 # default is 300,000, or 8 ms. What other numbers cost is in docs/performance.md.
 SPINS = 1000
 
+# Multiplications of a matrix product, half a millisecond of one core, up to which further threads are not worth their
+# waiting. ViT-B/16's text tower has more with two classes, the embedded one with 400.
+SMALL_PRODUCT = 2**24
+
 # Any of these is the user's own word on how threads wait.
 _WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_WAIT_POLICY")
 
@@ -33,6 +38,32 @@ def spare_waiting_threads() -> None:
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _WAITING):
         os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+
+
+@contextmanager
+def threads_for(product: int | None) -> Iterator[None]:
+    """Have torch compute with one thread in the block if its matrix products are small.
+
+    Threads then wait for each other longer than they work, and longest beside another program. The rule looks at the
+    work alone, never at the machine, so that a machine always gives the same bits.
+
+    Parameters
+    ----------
+    product : int or None
+        Multiplications of a typical matrix product of the block; None leaves the threads as they are, as does a user
+        who has set OMP_NUM_THREADS.
+    """
+    import torch
+
+    if product is None or product > SMALL_PRODUCT or "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cores() -> int:

@@ -72,6 +72,8 @@ class Learner(ABC):
 
     class_names: tuple[str, ...]
     device: torch.device
+    # Multiplications of a step's largest matrix product, by which its threads are chosen; None for all of them.
+    product: int | None = None
     # Parameters that no gradient changes, such as running means.
     buffers: frozenset[str] = frozenset()
 

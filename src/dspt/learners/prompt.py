@@ -25,6 +25,7 @@ class PromptLearner(PrototypicalLearner):
             class_specific=config.class_specific,
         )
         self.prompts = self.tower.compile(layout)
+        self.product = self.prompts.product
 
     def start(self) -> Parameters:
         """Return the context, drawn at random or taken from words."""
