@@ -204,7 +204,22 @@ def double_softmax_cross_entropy(
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the cross-entropy of `logits` (N, C) under target distributions of the same shape."""
+    """Return the cross-entropy of `logits` (N, C) under target distributions of the same shape.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (N, C), float16, bfloat16, float32 or float64
+        Scores before any softmax.
+    targets : Tensor of shape (N, C)
+        The target distribution of each row; not checked to sum to 1.
+    reduction : {"mean", "sum", "none"}
+        Whether to return the mean of the N losses, their sum, or each of them.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or shape (N,) for "none"; float64 for float64 logits, float32 for all others.
+    """
     if targets.shape != logits.shape:
         found = f"{tuple(targets.shape)} for logits {tuple(logits.shape)}"
         raise InputError(f"targets: expected one distribution a row of logits, found {found}")

@@ -93,7 +93,17 @@ def _derived(method: str) -> dict[str, Any]:
 
 
 def accuracy_over_epochs(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float) -> None:
-    """Draw test accuracy after each epoch, one panel for each noise, one line for each method."""
+    """Draw test accuracy after each epoch, one panel for each noise, one line for each method.
+
+    Parameters
+    ----------
+    path : Path
+        The picture, a .png, .pdf or .svg file.
+    panels : mapping of str to mapping of str to sequence of float
+        By title and name of the method: the accuracy in percent, one number an epoch.
+    zero_shot : float
+        The accuracy of zero-shot in percent, a horizontal line in each panel.
+    """
     with look(10):
         figure = blank(4.6 * len(panels), 3.6)
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -113,6 +123,15 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
     """Draw how strongly each sample pulls at the logits, right and wrong labels apart.
 
     `panels` maps a title to the sum of |dL/dz| of each sample; `right` tells which labels are right.
+
+    Parameters
+    ----------
+    path : Path
+        The picture, a .png, .pdf or .svg file.
+    panels : dict of str to array of shape (N,)
+        The totals of all samples, by title.
+    right : bool array of shape (N,)
+        Which labels are right.
     """
     with look(10):
         figure = blank(4.6 * len(panels), 3.6)
@@ -136,7 +155,19 @@ def shares(
     counts: Mapping[str, Any],
     means: Mapping[str, float],
 ) -> None:
-    """Draw histograms of "right" and "wrong" samples in percent of each, and their means."""
+    """Draw histograms of "right" and "wrong" samples in percent of each, and their means.
+
+    Parameters
+    ----------
+    axis : matplotlib Axes
+        What is drawn on.
+    edges : sequence of B + 1 floats
+        The edges of the bins.
+    counts : mapping of str to sequence of B numbers
+        Under "right" and "wrong", the samples in each bin.
+    means : mapping of str to float
+        Under "right" and "wrong", where a vertical line is drawn; none for a key that is missing.
+    """
     for kind, color, label, hatch in (
         ("right", RIGHT, "correctly labelled", ""),
         ("wrong", WRONG, "mislabelled", "/////"),
@@ -158,7 +189,19 @@ def shares(
 
 
 def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) -> None:
-    """Draw, for each true class (row), which labels it was given (columns), as shares."""
+    """Draw, for each true class (row), which labels it was given (columns), as shares.
+
+    Parameters
+    ----------
+    path : Path
+        The picture, a .png, .pdf or .svg file.
+    shares : array of shape (C, C)
+        The share, in 0..1, of true class (row) and given label (column).
+    names : sequence of C str
+        The names of the classes; they are left out for more than 40.
+    title : str
+        The line above the picture.
+    """
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import PercentFormatter
 
@@ -231,7 +274,19 @@ def look(font_size: float = 9) -> Iterator[None]:
 
 
 def blank(width: float, height: float, layout: Literal["constrained", "tight"] = "constrained") -> Any:
-    """Return an empty figure of so many inches, whose parts find their room themselves."""
+    """Return an empty figure of so many inches, whose parts find their room themselves.
+
+    Parameters
+    ----------
+    width, height : float
+        In inches.
+    layout : {"constrained", "tight"}
+        The layout engine of matplotlib.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout=layout)
@@ -282,7 +337,19 @@ def check_path(path: Path) -> None:
 
 
 def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
-    """Write the figure in the format its suffix says; the same figure gives the same bytes."""
+    """Write the figure in the format its suffix says; the same figure gives the same bytes.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+        What is written.
+    path : Path
+        The picture, a .png, .pdf or .svg file.
+    dpi : int
+        Dots an inch, for .png.
+    **options
+        Passed on to `Figure.savefig`.
+    """
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"CreationDate": None} if kind == "pdf" else None
     with replacing(path) as temporary:

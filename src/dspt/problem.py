@@ -62,7 +62,17 @@ class Task:
 
     @classmethod
     def of(cls, problem: Problem, config: Settings, learner: Learner | None = None) -> Task:
-        """Return the task of a problem whose inputs have been read already."""
+        """Return the task of a problem whose inputs have been read already.
+
+        Parameters
+        ----------
+        problem : Problem
+            The inputs, the given labels and the names of the classes.
+        config : Settings
+            Names the method, its options and the learner.
+        learner : Learner, optional
+            None makes the one that the config asks for.
+        """
         method = methods.make(config.method, **config.method_options())
         _check_method(method, learners.kind_of(config), problem.weights is not None)
         learner = learner or learners.make(problem.class_names, config)
@@ -131,6 +141,22 @@ def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Rea
 
     The noise is drawn over the whole train split, so that few-shot sampling and images that are left out change
     nobody else's label. A `reader` of features is needed for noise that looks at them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Its train split counts.
+    spec : NoiseSpec
+        What noise is made.
+    seed : int
+        Seed of the noise.
+    reader : Reader, optional
+        Reads the train images as features; None for noise that does not look at them.
+
+    Returns
+    -------
+    int64 array of shape (N,)
+        One label for each sample of the train split, in its order.
     """
     split, classes = dataset.train, len(dataset.class_names)
     if spec.kind == "none":

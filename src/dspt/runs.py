@@ -522,7 +522,22 @@ def environment() -> dict[str, Any]:
 
 
 def default_folder(data: str, settings: Settings, noise_spec: str) -> Path:
-    """Return runs/DATA-METHOD-NOISE-seedN."""
+    """Return runs/DATA-METHOD-NOISE-seedN.
+
+    Parameters
+    ----------
+    data : str
+        The dataset's name or path; of a path the last part counts, without its suffix.
+    settings : Settings
+        Gives the `name` of the run and the seed.
+    noise_spec : str
+        The noise, as `str` of a `NoiseSpec` writes it.
+
+    Returns
+    -------
+    Path
+        Relative to the working directory; unusual characters are replaced.
+    """
     return Path("runs") / safe_name(Path(data).stem, settings.name, noise_spec, f"seed{settings.seed}")
 
 

@@ -44,7 +44,21 @@ class State:
 
 
 def batches(n: int, size: int, stream: Stream) -> Iterator[np.ndarray]:
-    """Yield shuffled batches of 0..n-1, leaving out the last short one; fewer than one batch is one batch."""
+    """Yield shuffled batches of 0..n-1, leaving out the last short one; fewer than one batch is one batch.
+
+    Parameters
+    ----------
+    n : int
+        How many samples.
+    size : int
+        Samples a batch.
+    stream : Stream
+        Gives the order.
+
+    Yields
+    ------
+    int64 array of shape (min(size, n),)
+    """
     order = stream.permutation(n)
     size = min(size, n)
     for start in range(0, n - size + 1, size) if n else ():
@@ -155,23 +169,78 @@ def findings(state: State) -> dict[str, float]:
 
 
 def predict(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
-    """Return the class with the highest logit for each row of inputs."""
+    """Return the class with the highest logit for each row of inputs.
+
+    Parameters
+    ----------
+    inputs : array of shape (N, ...)
+        What `classify` takes.
+    classify : callable
+        From inputs to logits.
+    rows : int
+        How many rows are computed at a time.
+
+    Returns
+    -------
+    int64 array of shape (N,)
+    """
     parts = [part.argmax(1).cpu() for part in _logits(inputs, classify, rows)]
     return torch.cat(parts).numpy() if parts else np.empty(0, dtype=np.int64)
 
 
 def logits(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
-    """Return the logits of each row of inputs, computed so many rows at a time."""
+    """Return the logits of each row of inputs, computed so many rows at a time.
+
+    Parameters
+    ----------
+    inputs : array of shape (N, ...)
+        What `classify` takes; N is 1 or more.
+    classify : callable
+        From inputs to logits.
+    rows : int
+        How many rows are computed at a time.
+
+    Returns
+    -------
+    array of shape (N, C)
+    """
     return torch.cat([part.cpu() for part in _logits(inputs, classify, rows)]).numpy()
 
 
 def probabilities(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
-    """Return the softmax of the logits for each row of inputs."""
+    """Return the softmax of the logits for each row of inputs.
+
+    Parameters
+    ----------
+    inputs : array of shape (N, ...)
+        What `classify` takes; N is 1 or more.
+    classify : callable
+        From inputs to logits.
+    rows : int
+        How many rows are computed at a time.
+
+    Returns
+    -------
+    array of shape (N, C)
+        Every row sums to 1.
+    """
     return torch.cat([part.softmax(1).cpu() for part in _logits(inputs, classify, rows)]).numpy()
 
 
 def accuracy(inputs: np.ndarray, labels: np.ndarray, classify: Classify, rows: int = 1024) -> float:
-    """Return the share of right predictions in percent."""
+    """Return the share of right predictions in percent.
+
+    Parameters
+    ----------
+    inputs : array of shape (N, ...)
+        What `classify` takes.
+    labels : integer array of shape (N,)
+        The right classes.
+    classify : callable
+        From inputs to logits.
+    rows : int
+        How many rows are computed at a time.
+    """
     return 100.0 * float((predict(inputs, classify, rows) == labels).mean())
 
 

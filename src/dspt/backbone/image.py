@@ -166,7 +166,19 @@ class ImageTower:
 
     @classmethod
     def of(cls, model: Any, preprocessing: Preprocessing, device: str = "cpu", compiled: bool = False) -> ImageTower:
-        """Return the tower of a transformers CLIPVisionModelWithProjection."""
+        """Return the tower of a transformers CLIPVisionModelWithProjection.
+
+        Parameters
+        ----------
+        model : CLIPVisionModelWithProjection
+            Put into evaluation mode, frozen and moved to `device`, itself and not a copy.
+        preprocessing : Preprocessing
+            How the tower wants its images.
+        device : str
+            Where the tower runs.
+        compiled : bool
+            Have torch compile the tower.
+        """
         tower = cls.__new__(cls)
         tower._hold(model, preprocessing, device, compiled)
         return tower

@@ -83,7 +83,17 @@ def layout_context(
 
 
 def layout_template(checkpoint: Checkpoint, class_names: Sequence[str], template: str = GENERIC_TEMPLATE) -> Layout:
-    """Return the layout of fixed texts, `template` filled with each name: zero-shot needs no context."""
+    """Return the layout of fixed texts, `template` filled with each name: zero-shot needs no context.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Gives the tokenizer, the start and end tokens, and the longest text.
+    class_names : sequence of str
+        The name of each class, in the order of labels.
+    template : str
+        The text, with exactly one {} for the class name.
+    """
     if template.count("{}") != 1:
         raise InputError(f"template {template!r}: expected exactly one {{}} for the class name")
     _check_names(checkpoint, class_names)
@@ -102,7 +112,25 @@ def initial_context(
     seed: int,
     words: str | None = None,
 ) -> torch.Tensor:
-    """Return the starting context: N(0, 0.02), or the token embeddings of `words`."""
+    """Return the starting context: N(0, 0.02), or the token embeddings of `words`.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Gives the tokenizer of `words`.
+    embeddings : Tensor of shape (V, D)
+        The token embeddings of the text tower.
+    layout : Layout
+        Gives the shape of the context.
+    seed : int
+        Seed of a random context; not looked at with `words`.
+    words : str, optional
+        As many tokens as the context has vectors; None draws the context at random.
+
+    Returns
+    -------
+    Tensor of shape (*layout.context_shape, D), on the CPU
+    """
     *classes, length = layout.context_shape
     if words is None:
         drawn = Stream(seed, "context").normal(*layout.context_shape, embeddings.shape[1])

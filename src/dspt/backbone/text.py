@@ -198,6 +198,22 @@ class TextTower:
 
         `x` starts with `prefix_length` rows of prefix, and every matrix product of a layer is one over all rows; or it
         has none of them, and the prefix's keys and values are given as `past`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (prefix_length + n, width)
+            Embeddings: the prefix's rows, if any, then the n rows of the chunk.
+        chunk : _Chunk
+            The classes' suffixes, as `Prompts` laid them out.
+        prefix_length : int
+            How many rows of `x` are the prefix's; 0 with `past`.
+        past : list of (Tensor, Tensor), optional
+            For each layer the prefix's keys and values; None if the prefix is in `x`.
+
+        Returns
+        -------
+        Tensor of shape (classes of the chunk, feature_dim)
+            In the order of `chunk.classes`, not normalised.
         """
         for depth, layer in enumerate(self._layers):
             if depth == 0 and chunk.first is not None:

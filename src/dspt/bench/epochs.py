@@ -33,7 +33,23 @@ Epoch = Callable[[str, int], float]
 
 
 def measure(sizes: Sequence[int], rounds: int, reporter: Reporter) -> dict[str, dict[str, float]]:
-    """Return, by number of samples, epochs/s and microseconds a sample of each learner, measured in turn."""
+    """Return, by number of samples, epochs/s and microseconds a sample of each learner, measured in turn.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Numbers of samples.
+    rounds : int
+        How often each learner is timed with each size.
+    reporter : Reporter
+        Shows how far the work is.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By number of samples, as text: median "seconds", "epochs_per_second" and "microseconds_per_sample", the last
+        with its lowest and highest, each key begun with the learner's name.
+    """
     runs = list(product(LEARNERS, sizes))
     seconds: dict[tuple[str, int], list[float]] = {run: [] for run in runs}
     with (

@@ -38,7 +38,22 @@ _TRAIN, _TEST = 2 * BATCH, 1000
 
 
 def measure(cases: Sequence[Case], reporter: Reporter, reference: bool = True) -> dict[str, dict[str, float]]:
-    """Return MiB for each case, ours and the reference's, each in a process of its own; nothing but on Linux."""
+    """Return MiB for each case, ours and the reference's, each in a process of its own; nothing but on Linux.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        How many classes, and how long their names are.
+    reporter : Reporter
+        Shows how far the work is.
+    reference : bool
+        Measure the reference too, for cases of at most `REFERENCE_CLASSES` classes.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By key of the case: "ours_mib", "ours_peak_mib" and, if measured, "reference_mib"; empty if not on Linux.
+    """
     found: dict[str, dict[str, float]] = {}
     if not _COUNT_ANEW.exists():
         return found
@@ -79,7 +94,17 @@ class _BenchLearner(PromptLearner):
 
 
 def short_training(case: Case, kind: str, folder: str) -> None:
-    """Print as JSON how far training raises this process's peak; for ours also the peak itself, in MiB."""
+    """Print as JSON how far training raises this process's peak; for ours also the peak itself, in MiB.
+
+    Parameters
+    ----------
+    case : Case
+        How many classes, and how long their names are.
+    kind : {"ours", "reference"}
+        Whose text tower is trained with.
+    folder : str
+        The folder of the checkpoint.
+    """
     learner = _BenchLearner(case, kind, open_checkpoint(folder))
     x = np.random.RandomState(0).randn(_TRAIN + _TEST, learner.tower.feature_dim)
     x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)

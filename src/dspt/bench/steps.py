@@ -94,7 +94,26 @@ def measure(
     reporter: Reporter,
     reference_classes: int = REFERENCE_CLASSES,
 ) -> dict[str, dict[str, float]]:
-    """Return, for each case, the medians of `repeats` interleaved measurements."""
+    """Return, for each case, the medians of `repeats` interleaved measurements.
+
+    Parameters
+    ----------
+    size : str
+        The size of the text tower, a key of `SIZES`.
+    cases : sequence of Case
+        How many classes, and how long their names are.
+    repeats : int
+        How often a step of the reference is timed, with ours beside it.
+    reporter : Reporter
+        Shows how far the work is.
+    reference_classes : int
+        The most classes the reference is measured with; times of more are scaled up from these.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By key of the case. Times are in seconds; "ratio" is the reference's over ours.
+    """
     found = {}
     with (
         random_text_tower(size) as checkpoint,
@@ -169,7 +188,26 @@ def differences(
     begin: Tensor,
     compared: int,
 ) -> tuple[float, float]:
-    """Return how far the first class features (absolute) and their gradient (relative) are from the reference's."""
+    """Return how far the first class features (absolute) and their gradient (relative) are from the reference's.
+
+    Parameters
+    ----------
+    prompts : callable
+        Ours, from a context to class features (C, D).
+    theirs : callable
+        The reference, from a context to features of at least the first `compared` classes.
+    begin : Tensor
+        The context at which both are compared; it is left as it is.
+    compared : int
+        How many classes are compared, from the first on.
+
+    Returns
+    -------
+    feature_difference : float
+        The largest absolute difference of a number of the features.
+    gradient_difference : float
+        The norm of the gradients' difference over the norm of the reference's gradient.
+    """
     found = []
     for class_features in (prompts, theirs):
         context = begin.clone().requires_grad_()

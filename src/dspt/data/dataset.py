@@ -93,6 +93,15 @@ def few_shot(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
     Which ones depends on the labels, `shots` and `seed` alone: fewer shots are among more shots,
     and noise is drawn elsewhere.
+
+    Parameters
+    ----------
+    labels : integer array of shape (N,)
+        Classes from 0.
+    shots : int
+        How many of each class, 1 or more.
+    seed : int
+        Seed of the draw.
     """
     if shots < 1:
         raise InputError(f"shots = {shots}: expected at least 1")
@@ -108,6 +117,22 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
     """Return train and test: a part of each class, at least one image of each from two images on.
 
     Which images depends on `seed`, the class name and the number of its images alone.
+
+    Parameters
+    ----------
+    split : Split
+        The samples to divide.
+    names : sequence of str
+        The name of each class, in the order of labels.
+    seed : int
+        Seed of the draw.
+    fraction : float
+        The part of each class that is held out, above 0 and below 1.
+
+    Returns
+    -------
+    train, test : Split
+        Each in the order of `split`.
     """
     if not 0 < fraction < 1:
         raise InputError(f"test fraction: expected a number between 0 and 1, found {fraction}")

@@ -29,6 +29,17 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
     Either `root/class/…` or `root/train/class/…` beside `root/test/class/…`; `val` or `valid`
     stands in for a missing `test`. Without any of them, `test_fraction` of each class is held out:
     which images depends on `seed`, the class name and the number of its images alone.
+
+    Parameters
+    ----------
+    root : Path
+        The folder of class folders, or of train and test folders.
+    seed : int
+        Seed of the draw of held-out images.
+    test_fraction : float
+        The part of each class that is held out, above 0 and below 1.
+    skip_bad : bool
+        Leave out folders that cannot be used and list them in `Dataset.skipped`, instead of stopping at them.
     """
     notes: list[str] = []
     faults: list[Fault] = []

@@ -68,6 +68,17 @@ def read(source: str, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bo
     The image column is the one of that kind, and so is the label column; without a ClassLabel it is
     the one called label. Without a test split, a validation split takes its place, or
     `test_fraction` of each class is held out. Rows without a label are faults.
+
+    Parameters
+    ----------
+    source : str
+        "hf:org/name", "hf:org/name:config" or "hf:/a/folder", perhaps with a query: see the top of this module.
+    seed : int
+        Seed of the draw of held-out images.
+    test_fraction : float
+        The part of each class that is held out, above 0 and below 1.
+    skip_bad : bool
+        Leave out rows without a label and list them in `Dataset.skipped`, instead of stopping at them.
     """
     where, query = _parsed(source)
     splits = _load(where, source)

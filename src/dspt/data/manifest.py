@@ -50,6 +50,21 @@ def read(
     is seen when they are encoded. Labels are names, or numbers from 0 if all of them are whole
     numbers; `class_names` is a text file with one name a line, in the order of labels. Without test
     rows, validation rows take their place, or `test_fraction` of each class is held out.
+
+    Parameters
+    ----------
+    path : Path
+        The table: see the top of this module for its columns.
+    root : Path, optional
+        What relative paths start from; None is the manifest's own folder.
+    class_names : Path, optional
+        The file of class names; None takes the names, or the numbers, that stand in the rows.
+    seed : int
+        Seed of the draw of held-out images.
+    test_fraction : float
+        The part of each class that is held out, above 0 and below 1.
+    skip_bad : bool
+        Leave out rows that cannot be used and list them in `Dataset.skipped`, instead of stopping at them.
     """
     base = path.parent if root is None else root
     with open_table(path) as table:

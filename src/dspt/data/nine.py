@@ -99,6 +99,15 @@ def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = Fal
     The validation split is left alone: its images are neither trained on nor tested with, and need
     not be there. Underscores in class names stay; labels and their order are the split file's.
 
+    Parameters
+    ----------
+    dataset : NamedDataset
+        Which dataset.
+    root : Path or str
+        The folder in which the dataset's own folder lies; None is an error.
+    skip_bad : bool
+        Do not stop at images that are missing one by one.
+
     Raises
     ------
     InputError
@@ -234,7 +243,22 @@ def no_images(dataset: NamedDataset, root: Path) -> str:
 
 
 def wrong_sizes(dataset: NamedDataset, root: Path, listing: Listing) -> str:
-    """Return the sentence that says how the split is not the paper's; nothing if it is."""
+    """Return the sentence that says how the split is not the paper's; nothing if it is.
+
+    Parameters
+    ----------
+    dataset : NamedDataset
+        Has the paper's numbers of images and classes.
+    root : Path
+        The folder in which the dataset's own folder lies, for the sentence.
+    listing : Listing
+        What the split files say.
+
+    Returns
+    -------
+    str
+        The sentence; "" if all numbers are the paper's.
+    """
     if listing.sizes == dataset.sizes:
         return ""
     words = "{} train, {} val and {} test images of {} classes"

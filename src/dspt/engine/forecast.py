@@ -38,6 +38,20 @@ def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list
     """Return a forecast for each dataset: the time of a measured step, times the steps that are left.
 
     Encoding images for the first time is not counted, nor what is done between epochs: tests, and what a method plans.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Runs, done or not.
+    root : Path, optional
+        Where named datasets lie; None is the default of `open_dataset`.
+    reporter : Reporter
+        Says which dataset's step is being timed.
+
+    Returns
+    -------
+    list of Forecast
+        In the order in which the datasets appear in `jobs`.
     """
     sources = Sources(root)
     found = []

@@ -13,7 +13,17 @@ from dspt.workflows import train
 
 
 def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[Outcome]:
-    """Yield the outcome of each job in turn. What is done is not done again, and what fails stops nothing else."""
+    """Yield the outcome of each job in turn. What is done is not done again, and what fails stops nothing else.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Runs, done or not.
+    root : Path, optional
+        Where named datasets lie; None is the default of `open_dataset`.
+    reporter : Reporter
+        Says which run begins and why one failed, each reason once, and shows how far a run is.
+    """
     sources = Sources(root)
     told: set[str] = set()
     for number, job in enumerate(jobs, 1):

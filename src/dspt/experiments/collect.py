@@ -148,6 +148,15 @@ def collect(experiment: Experiment, runs: Sequence[TableRun], every_dataset: boo
 
     Only datasets of which there are runs are shown, unless `every_dataset`. Runs that differ in anything but dataset,
     noise, method and seed are never mixed: that is an error, which says in what they differ.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        A table or figure of the paper.
+    runs : sequence of TableRun
+        Finished runs; only those that belong to the experiment count.
+    every_dataset : bool
+        Show datasets without runs too.
     """
     belonging = [run for run in runs if _belongs(run, experiment)]
     _check_alike(experiment, belonging)
@@ -208,7 +217,17 @@ def gather(
 
 
 def on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool = False) -> Experiment:
-    """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too."""
+    """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too.
+
+    Parameters
+    ----------
+    runs : sequence of TableRun
+        Finished runs; only those that belong to the experiment count.
+    experiment : Experiment
+        A table or figure of the paper.
+    every_dataset : bool
+        Keep the experiment's datasets without runs too.
+    """
     # The paper's come first, in its order; then others, such as "embedded".
     there = {run.dataset for run in runs if _belongs(run, experiment)}
     shown = [name for name in experiment.datasets if every_dataset or name in there]

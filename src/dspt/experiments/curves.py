@@ -15,7 +15,24 @@ SIDES = ("right", "wrong")  # samples whose label is right, and those whose labe
 
 
 def curve(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -> np.ndarray:
-    """Return a field over the first epochs, one row a seed; NaN where there is none."""
+    """Return a field over the first epochs, one row a seed; NaN where there is none.
+
+    Parameters
+    ----------
+    results : Results
+        Names the experiment in an error.
+    runs : sequence of TableRun
+        The runs to read, at least one.
+    field : str
+        The field of an epoch's record, such as "accuracy".
+    epochs : int
+        How many epochs to take at most.
+
+    Returns
+    -------
+    float array of shape (runs, E)
+        E is `epochs`, or what the shortest run has.
+    """
     rows = []
     for run in runs:
         values = [record.get(field) for record in _records(results, run, [field])[:epochs]]
@@ -28,7 +45,24 @@ def curve(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -
 
 
 def sides(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -> dict[str, np.ndarray]:
-    """Return the curves of right and of wrong labels."""
+    """Return the curves of right and of wrong labels.
+
+    Parameters
+    ----------
+    results : Results
+        Names the experiment in an error.
+    runs : sequence of TableRun
+        The runs to read, at least one.
+    field : str
+        The field of an epoch's record without "_right" or "_wrong", such as "loss".
+    epochs : int
+        How many epochs to take at most.
+
+    Returns
+    -------
+    dict of str to float array
+        Under "right" and "wrong", what `curve` returns.
+    """
     return {side: curve(results, runs, f"{field}_{side}", epochs) for side in SIDES}
 
 

@@ -59,7 +59,17 @@ class Shown:
         return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
     def marked(self, text: str, best: str, second: str) -> str:
-        """Return the text in `best` or `second` ("**{}**") if it has that rank, else as it is."""
+        """Return the text in `best` or `second` ("**{}**") if it has that rank, else as it is.
+
+        Parameters
+        ----------
+        text : str
+            What is marked.
+        best : str
+            The form of rank 1, with {} for the text.
+        second : str
+            The form of rank 2, with {} for the text.
+        """
         return {1: best, 2: second}.get(self.rank or 0, "{}").format(text)
 
 

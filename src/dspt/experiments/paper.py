@@ -13,7 +13,17 @@ from dspt.internal.names import plain
 
 
 def accuracy(experiment: str, condition: Condition, label: str) -> float | None:
-    """Return the accuracy in percent that the paper prints for a cell, or None if it has no such cell."""
+    """Return the accuracy in percent that the paper prints for a cell, or None if it has no such cell.
+
+    Parameters
+    ----------
+    experiment : str
+        The name of the table or figure.
+    condition : Condition
+        The dataset, however its name is written, and the noise.
+    label : str
+        The label of the variant: the method's name in the table.
+    """
     noises = _of(_numbers()["accuracy"].get(experiment, {}), condition.dataset) or {}
     found: float | None = noises.get(condition.noise, {}).get(label)
     return found

@@ -45,6 +45,15 @@ def make(folder: Path, path: Path, tell: Callable[[InputError], None] = lambda e
     """Write the page of all runs below a folder to `path`, and return what it shows.
 
     `tell` hears why folders were passed over.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the runs are, at any depth.
+    path : Path
+        The HTML file.
+    tell : callable
+        Called with the `InputError` of each folder that is passed over.
     """
     runs = collect.find_runs(folder, tell)
     if not runs:
@@ -75,6 +84,17 @@ def write_report(
     """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs.
 
     What cannot be shown is said on the page, with the reason; tables that cannot are added to `left_out`.
+
+    Parameters
+    ----------
+    runs : sequence of TableRun
+        The finished runs.
+    path : Path
+        The HTML file.
+    pictures : mapping of str to Path
+        The PNG file of each figure, by the name of its experiment.
+    left_out : dict of str to InputError, optional
+        Why experiments are not shown, by name; it is added to. None is an empty one.
     """
     left_out = {} if left_out is None else left_out
     sections = [

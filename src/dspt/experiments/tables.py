@@ -41,6 +41,17 @@ def render(results: Results, style: str, *, colour: bool = False, width: int = 1
 
     `colour` and `width` are for a terminal: best and second-best by ANSI bold and underline instead of by marks, and
     where a table is broken into several that stand below each other.
+
+    Parameters
+    ----------
+    results : Results
+        What the runs of the experiment gave.
+    style : {"terminal", "markdown", "latex", "csv"}
+        A key of `STYLES`.
+    colour : bool
+        Mark by ANSI codes; for "terminal" alone.
+    width : int
+        Columns of the terminal; for "terminal" alone.
     """
     if style not in STYLES:
         raise InputError(f"table style {style!r}: not known; the styles are {', '.join(STYLES)}")

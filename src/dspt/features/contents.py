@@ -100,7 +100,19 @@ def recall(root: Path, items: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def remember(root: Path, signatures: np.ndarray, digests: np.ndarray, known: np.ndarray) -> None:
-    """Keep the digests of files for `recall`; it saves reading them, so failing is no error."""
+    """Keep the digests of files for `recall`; it saves reading them, so failing is no error.
+
+    Parameters
+    ----------
+    root : Path
+        The folder of the feature store.
+    signatures : array of N byte strings, at most 16 long
+        From `recall`; an empty one is not remembered.
+    digests : uint8 array of shape (N, 32)
+        The digest of each item's content.
+    known : bool array of shape (N,)
+        Which of the digests are known; others are not remembered.
+    """
     known = known & (signatures != b"")
     table = np.zeros(known.sum(), _TABLE)
     table["signature"], table["digest"] = signatures[known], digests[known]

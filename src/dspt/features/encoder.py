@@ -211,7 +211,21 @@ class Encoder:
             return self.features(split.take(good).items, f"{name} images", views), good
 
     def features(self, items: Items, title: str = "images", views: int = 0) -> np.ndarray:
-        """Return the features of items; those that are features already pass through."""
+        """Return the features of items; those that are features already pass through.
+
+        Parameters
+        ----------
+        items : sequence or array
+            What `encode` takes, or float features (N, D).
+        title : str
+            What the user is shown: "train images".
+        views : int
+            0 is the centre of each image; more are so many random crops of it. Features are returned as they are.
+
+        Returns
+        -------
+        float array of shape (N, D), or (N, views, D) for random crops
+        """
         if isinstance(items, np.ndarray) and items.dtype.kind == "f" and items.ndim == 2:
             return items
         unit = f"encoding {len(items)} {title}"
@@ -241,6 +255,24 @@ def embed(
     """Return the test-view features (N, D) of images in memory, leaving the store alone.
 
     A `decoder` whose workers have started already may be given, and stays open.
+
+    Parameters
+    ----------
+    items : sequence or array
+        Image paths, encoded images (bytes), PIL images or uint8 arrays.
+    tower : ImageTower
+        Computes the features, with its own preprocessing.
+    batch_size : int, optional
+        Views a tower call; None is as many as suit the device and its memory.
+    workers : int, optional
+        As in `encode`; not looked at with a `decoder`.
+    decoder : Decoder, optional
+        What decodes the images; None opens one and closes it again.
+
+    Returns
+    -------
+    float32 array of shape (N, D)
+        Each feature of length 1.
     """
     if decoder is None:
         with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as own:

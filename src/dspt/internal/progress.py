@@ -35,6 +35,17 @@ class Reporter:
 
         On a terminal the text stands beside the bar; elsewhere each new text is a line of its own, with the time left.
         A `unit`, such as "images", has its rate shown: "31 images/s".
+
+        Parameters
+        ----------
+        title : str
+            What the task is called.
+        total : float
+            The amount of work, in any unit.
+        done : float
+            How much of it is done at the beginning; if all of it, nothing is shown.
+        unit : str
+            What the amount counts; "" shows no rate.
         """
         if self.silent or total <= done:
             yield lambda done, text: None

@@ -76,7 +76,17 @@ def cores() -> int:
 def in_threads(
     work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int | None = None
 ) -> Iterator[_Result]:
-    """Yield `work(item)` for each item, in their order, with a few of them under way at a time."""
+    """Yield `work(item)` for each item, in their order, with a few of them under way at a time.
+
+    Parameters
+    ----------
+    work : callable
+        What is done with an item, in some thread; what it raises is raised here.
+    items : iterable
+        Taken as they are needed, at most four a thread ahead.
+    workers : int, optional
+        How many threads; None is one a core, 8 at most.
+    """
     # Not above: `import dspt` comes here, and this import takes as long as all the others of `dspt --help`.
     from concurrent.futures import ThreadPoolExecutor
 

@@ -66,7 +66,17 @@ def kind_of(config: Settings) -> type[Learner]:
 
 
 def make(class_names: Sequence[str], config: Settings, tower: TextTower | None = None) -> Learner:
-    """Return the learner the config asks for; a text tower that is open already may be given."""
+    """Return the learner the config asks for; a text tower that is open already may be given.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        The name of each class, in the order of labels.
+    config : Settings
+        Its `learner` names the kind.
+    tower : TextTower, optional
+        For learners on top of CLIP alone; None opens the one that the config asks for.
+    """
     kind: Any = kind_of(config)
     made: Learner = kind(class_names, config, tower) if tower else kind(class_names, config)
     return made

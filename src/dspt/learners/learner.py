@@ -93,7 +93,17 @@ class Learner(ABC):
 
     @abstractmethod
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
-        """Return what reads the inputs of this learner from a split."""
+        """Return what reads the inputs of this learner from a split.
+
+        Parameters
+        ----------
+        reporter : Reporter
+            Shows how far the work is.
+        cache : Path, optional
+            The folder of the feature store, if the learner needs one; None is the default one.
+        skip_bad : bool
+            Leave out images that cannot be read, instead of stopping at them.
+        """
 
     @abstractmethod
     def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
@@ -120,7 +130,21 @@ class Learner(ABC):
         return {name: value.to(self.device, copy=True) for name, value in parameters.items()}
 
     def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
-        """Return inputs blended with their partners, by the weights (n, 1) of the inputs themselves."""
+        """Return inputs blended with their partners, by the weights (n, 1) of the inputs themselves.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (n, ...)
+            Inputs of a batch.
+        partners : Tensor of the shape of `inputs`
+            What each is blended with.
+        weights : Tensor of shape (n, 1)
+            The share of each input itself, in 0..1; its partner has the rest.
+
+        Returns
+        -------
+        Tensor of the shape of `inputs`
+        """
         raise InputError("method: it blends samples, and this learner's inputs cannot be blended")
 
     def prototypes(self, parameters: Parameters) -> Tensor | None:
@@ -178,7 +202,17 @@ class ClipLearner(Learner):
         return zero_shot_prototypes(self.tower, self.class_names, self.config.template)
 
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
-        """Return the encoder of images; features pass through it."""
+        """Return the encoder of images; features pass through it.
+
+        Parameters
+        ----------
+        reporter : Reporter
+            Shows how far the work is.
+        cache : Path, optional
+            The folder of the feature store; None is $DSPT_CACHE, or dspt/features in the user's cache folder.
+        skip_bad : bool
+            Leave out images that cannot be read, instead of stopping at them.
+        """
         return open_encoder(self.config, self.checkpoint, reporter, cache, skip_bad)
 
     def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
@@ -209,7 +243,21 @@ class ClipLearner(Learner):
             )
 
     def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
-        """Return the blends, brought back to length 1."""
+        """Return the blends, brought back to length 1.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (n, D)
+            Image features of a batch.
+        partners : Tensor of shape (n, D)
+            What each is blended with.
+        weights : Tensor of shape (n, 1)
+            The share of each input itself, in 0..1; its partner has the rest.
+
+        Returns
+        -------
+        Tensor of shape (n, D)
+        """
         return torch.nn.functional.normalize(weights * inputs + (1 - weights) * partners, dim=1)
 
     def learning_rate(self, epoch: int) -> float:
@@ -242,7 +290,22 @@ def by_prototypes(prototypes: Tensor, scale: float) -> Classify:
 
 
 def zero_shot_prototypes(tower: TextTower, class_names: Sequence[str], template: str) -> Tensor:
-    """Return the class prototypes (C, D) of a fixed prompt."""
+    """Return the class prototypes (C, D) of a fixed prompt.
+
+    Parameters
+    ----------
+    tower : TextTower
+        Encodes the prompts.
+    class_names : sequence of str
+        The name of each class, in the order of labels.
+    template : str
+        The prompt, with exactly one {} for the class name.
+
+    Returns
+    -------
+    Tensor of shape (C, D)
+        L2-normalised, without a gradient.
+    """
     prompts = tower.compile(layout_template(tower.checkpoint, class_names, template))
     with torch.no_grad():
         return prompts(None)
@@ -267,7 +330,21 @@ def open_encoder(
     cache: Path | None = None,
     skip_bad: bool = False,
 ) -> Encoder:
-    """Return the encoder of images that the config asks for."""
+    """Return the encoder of images that the config asks for.
+
+    Parameters
+    ----------
+    config : Config
+        Its device, precision, compile, workers and seed count.
+    checkpoint : Checkpoint
+        Has the image tower.
+    reporter : Reporter
+        Shows how far the work is.
+    cache : Path, optional
+        The folder of the feature store; None is $DSPT_CACHE, or dspt/features in the user's cache folder.
+    skip_bad : bool
+        Leave out images that cannot be read, instead of stopping at them.
+    """
     return Encoder(
         checkpoint,
         device=str(_device_for(config)),

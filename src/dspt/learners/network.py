@@ -52,7 +52,17 @@ class NetworkLearner(Learner):
         }
 
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
-        """Return what reads images as they are."""
+        """Return what reads images as they are.
+
+        Parameters
+        ----------
+        reporter : Reporter
+            Not used.
+        cache : Path, optional
+            Not used: nothing is encoded.
+        skip_bad : bool
+            Not used: no image is left out.
+        """
         return pixels.PixelReader()
 
     def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:

@@ -67,7 +67,17 @@ class Crops:
 
 
 def draw(n: int, seed: int, epoch: int) -> Crops:
-    """Return the crops of n images in an epoch."""
+    """Return the crops of n images in an epoch.
+
+    Parameters
+    ----------
+    n : int
+        How many images.
+    seed : int
+        Seed of the run.
+    epoch : int
+        The number of the epoch, counted from 0.
+    """
     top, left = Stream(seed, "crop", epoch).integers(2 * n, 2 * PADDING + 1).reshape(2, n)
     return Crops(top, left, Stream(seed, "flip", epoch).integers(n, 2).astype(bool))
 

@@ -49,7 +49,17 @@ class Convolution(nn.Conv2d):
 
 
 def build(model: str, stem: str, classes: int) -> nn.Module:
-    """Return the network without weights, on the meta device: it is called with those to use."""
+    """Return the network without weights, on the meta device: it is called with those to use.
+
+    Parameters
+    ----------
+    model : str
+        A key of `MODELS`.
+    stem : {"imagenet", "cifar"}
+        The first layer: 7 x 7 with stride 2, then pooled; or 3 x 3 with stride 1.
+    classes : int
+        How many logits it gives.
+    """
     from transformers import ResNetConfig, ResNetForImageClassification
 
     depths, widths = MODELS[model]

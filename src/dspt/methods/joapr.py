@@ -61,6 +61,21 @@ def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor
 
     Clean is a sample below the point between the two means at which both Gaussians are as likely, or one more
     likely clean than `threshold`.
+
+    Parameters
+    ----------
+    loss : Tensor of shape (N,)
+        The loss of each sample.
+    threshold : float in 0..1
+        A sample that is more likely clean than this is clean.
+    seed : int
+        Seed of the fit of the mixture.
+
+    Returns
+    -------
+    clean : Tensor of shape (N,), bool
+    probability : Tensor of shape (N,)
+        That a sample belongs to the Gaussian of the lower mean; all 1 for fewer than two samples.
     """
     from sklearn.mixture import GaussianMixture
 
@@ -75,7 +90,24 @@ def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor
 
 
 def refined(p: Tensor, labels: Tensor, clean: Tensor, weight: Tensor) -> Tensor:
-    """Return target distributions: w y + (1 - w) p for clean samples, p for the others; sharpened."""
+    """Return target distributions: w y + (1 - w) p for clean samples, p for the others; sharpened.
+
+    Parameters
+    ----------
+    p : Tensor of shape (N, C)
+        The predicted distributions.
+    labels : Tensor of shape (N,), int64
+        The given labels.
+    clean : Tensor of shape (N,), bool
+        Which samples are clean.
+    weight : Tensor of shape (N,)
+        The weight w of each label, in 0..1.
+
+    Returns
+    -------
+    Tensor of shape (N, C)
+        Every row sums to 1.
+    """
     one_hot = torch.nn.functional.one_hot(labels, p.shape[1]).to(p)
     share = torch.where(clean, weight, torch.zeros_like(weight))[:, None]
     return _sharpened(share * one_hot + (1 - share) * p)

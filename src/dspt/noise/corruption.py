@@ -220,6 +220,17 @@ class NoiseSpec:
 
         A label file that holds true labels too must have the same ones. `features` are needed if
         `needs_features`, and not looked at otherwise.
+
+        Parameters
+        ----------
+        labels : list, tuple, numpy array, torch tensor or pandas Series of N integers in 0..C-1
+            The true labels.
+        num_classes : int
+            C, 2 or more.
+        seed : int
+            Seed of what is drawn; a label file and "none" draw nothing.
+        features : array of shape (N, D), optional
+            A description of each image, such as its CLIP features.
         """
         _check_classes(num_classes)
         true = checked_labels(labels, num_classes)

@@ -49,6 +49,19 @@ def rates(n: int, rate: float, seed: int) -> np.ndarray:
 
     The cut keeps every rate in 0..1, and their mean is `rate`, which cutting at 0 and 1 alone would
     shift.
+
+    Parameters
+    ----------
+    n : int
+        How many images.
+    rate : float in 0..1
+        The mean of the rates.
+    seed : int
+        Seed of the draw.
+
+    Returns
+    -------
+    float64 array of shape (n,)
     """
     from scipy.special import ndtr, ndtri
 
@@ -62,7 +75,24 @@ def rates(n: int, rate: float, seed: int) -> np.ndarray:
 
 
 def mistakes(features: np.ndarray, label: int, num_classes: int, seed: int) -> np.ndarray:
-    """Return how likely images of class `label` are to be mistaken for each class, (N, C)."""
+    """Return how likely images of class `label` are to be mistaken for each class, (N, C).
+
+    Parameters
+    ----------
+    features : array of shape (N, D)
+        What stands for the images, brought to mean 0 and spread 1.
+    label : int
+        Their true class, the same for all.
+    num_classes : int
+        C.
+    seed : int
+        Seed of the projection of features to the classes.
+
+    Returns
+    -------
+    float array of shape (N, C)
+        Every row sums to 1 and is 0 at `label`.
+    """
     stream = Stream(seed, "noise", "instance", "parts", label)
     scores: np.ndarray = features @ stream.normal(features.shape[1], num_classes)
     scores[:, label] = -np.inf

@@ -28,7 +28,25 @@ NOISES = {
 
 
 def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str, Any]:
-    """Return the test accuracy of each method under each noise, and write two plots to `out`."""
+    """Return the test accuracy of each method under each noise, and write two plots to `out`.
+
+    Parameters
+    ----------
+    out : Path
+        The folder of the plots and of the run folders.
+    epochs : int
+        Epochs of each run, 1 or more.
+    seed : int
+        Seed of noise and training.
+    reporter : Reporter
+        Says what is done and shows how far it is.
+
+    Returns
+    -------
+    dict
+        Accuracies in percent: "zero_shot", and by method under each key of `NOISES`; besides "seed", "epochs", "plots"
+        (their paths) and "seconds".
+    """
     if epochs < 1:
         raise InputError(f"epochs = {epochs}: expected at least 1")
     started = time.monotonic()
@@ -64,6 +82,23 @@ def gradients(source: str, spec: str, config: Config, reporter: Reporter) -> tup
     """Return each sample's total gradient on its logits before training, and which labels are right.
 
     This is the paper's gradient distribution: the sum of |dL/dz| under a single and under a double softmax.
+
+    Parameters
+    ----------
+    source : str
+        The data, as `open_dataset` takes them.
+    spec : str
+        The noise, as `noise.parse` takes it.
+    config : Config
+        The settings; nothing is trained.
+    reporter : Reporter
+        Shows how far encoding is.
+
+    Returns
+    -------
+    totals : dict of str to array of shape (N,)
+        By title: of the single and of the double softmax.
+    right : bool array of shape (N,)
     """
     task = pose(open_dataset(source), config, noise.parse(spec), reporter=reporter)
     problem = task.problem

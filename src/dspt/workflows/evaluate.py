@@ -19,7 +19,25 @@ from dspt.workflows.train import say_notes
 
 
 def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
-    """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one."""
+    """Return the test accuracy of fixed prompts: the one asked for, the dataset's own and the generic one.
+
+    Parameters
+    ----------
+    source : str or Dataset
+        The data, as `open_dataset` takes them; the test split counts.
+    config : Config
+        The model, the prompt asked for, and how images are encoded.
+    reporter : Reporter
+        Says the notes of the data and shows how far encoding is.
+    skip_bad : bool
+        Leave out what cannot be used, instead of stopping at it.
+
+    Returns
+    -------
+    dict
+        "accuracy" is of the prompt asked for, "templates" has that of each prompt, both in percent; besides "data",
+        "model", and the numbers of "samples", "classes" and "skipped".
+    """
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
     tower = learners.open_text_tower(config)
@@ -43,7 +61,25 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
 
 
 def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
-    """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent."""
+    """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent.
+
+    Parameters
+    ----------
+    run : Path
+        The folder of a finished run, or of a saved classifier.
+    source : str or Dataset
+        The data, as `open_dataset` takes them; their classes must be among the run's.
+    reporter : Reporter
+        Says the notes of the data and shows how far encoding is.
+    skip_bad : bool
+        Leave out what cannot be used, instead of stopping at it.
+
+    Returns
+    -------
+    dict
+        "accuracy", and "per_class" by name for classes that have samples; besides "run", "data", and the numbers of
+        "samples" and "skipped".
+    """
     classifier = load(run)
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
@@ -67,7 +103,24 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
 
 
 def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[dict[str, Any]]:
-    """Return, for each image, its most probable classes."""
+    """Return, for each image, its most probable classes.
+
+    Parameters
+    ----------
+    run : Path
+        The folder of a finished run, or of a saved classifier.
+    images : list of str
+        Image files; or folders, of which the image files directly in them are taken.
+    top : int
+        How many classes of each image, 1 or more.
+    reporter : Reporter
+        Unless it is silent, progress is shown.
+
+    Returns
+    -------
+    list of dict
+        "image", the file, and "classes", a list of "class" and "probability" (0..1), the most probable first.
+    """
     if top < 1:
         raise InputError(f"top = {top}: expected at least 1")
     classifier = load(run)

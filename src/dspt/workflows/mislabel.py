@@ -32,7 +32,33 @@ def mislabel(
     reporter: Reporter,
     skip_bad: bool = False,
 ) -> dict[str, Any]:
-    """Return how many labels became wrong and how, having written the labels and the picture."""
+    """Return how many labels became wrong and how, having written the labels and the picture.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Its train split counts.
+    kind : str
+        The noise, as `noise.parse` takes it.
+    out : Path
+        The label file, .csv or .npy.
+    picture : Path, optional
+        The picture, a .png, .pdf or .svg file; None is `out` with the suffix .png.
+    seed : int
+        Seed of the noise.
+    model : str
+        The CLIP checkpoint whose features the noise looks at; not opened for noise that looks at none.
+    reporter : Reporter
+        Says the notes of the data and shows how far encoding is.
+    skip_bad : bool
+        Do not stop at images that cannot be read.
+
+    Returns
+    -------
+    dict
+        "labels" and "wrong" are numbers of labels, "rate" is the share of wrong ones in 0..1, "most_common" the ten
+        most common mistakes; besides "data", "noise", "seed", "skipped", "file" and "picture".
+    """
     spec = noise.parse(kind)
     picture = picture or out.with_suffix(".png")
     if out.suffix.lower() not in (".csv", ".npy"):
