@@ -82,8 +82,13 @@ def fit(
         Hears after each step how many of the epoch's steps are done, out of how many, and the batch's losses, left
         on the device so that nobody waits for them who does not ask.
     """
-    with threads_for(task.learner.product):
-        yield from _epochs(task, state or State(0, task.start), on_step)
+    epochs = _epochs(task, state or State(0, task.start), on_step)
+    while True:
+        with threads_for(task.learner.product):  # not around the yield: whoever takes the epochs has threads of its own
+            done = next(epochs, None)
+        if done is None:
+            return
+        yield done
 
 
 def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None]) -> Iterator[tuple[State, Record]]:
