@@ -33,7 +33,7 @@ from dspt.config import Config
 from dspt.problem import Problem, Task
 
 names = tuple(f"thing {letter}" for letter in "abcdefghijklmnopqrstuvwxy")
-config = Config(epochs=2, device="cpu")
+config = Config(model="embedded", epochs=2, device="cpu")
 learner = learners.make(names, config)
 x = np.random.RandomState(0).randn(2000, learner.tower.feature_dim).astype(np.float32)
 x /= np.linalg.norm(x, axis=1, keepdims=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 from checkpoints import tiny_clip
 from hypothesis import HealthCheck, settings
+from PIL import Image
 from problems import feature_file
 
 # The same examples every time, however long they take: a busy machine is no failure.
@@ -38,6 +41,18 @@ def text_tower(tmp_path_factory) -> str:
 def data(tmp_path_factory) -> str:
     """Return a feature file that fits both checkpoints."""
     return str(feature_file(tmp_path_factory.mktemp("data") / "pets.npz"))
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """Return a folder of class folders, six images a class."""
+    random = np.random.RandomState(0)
+    for c, name in enumerate(["cat", "red_panda", "dog"]):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            pixels = np.clip(random.randn(20, 24, 3) * 20 + 80 * c, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    return tmp_path / "photos"
 
 
 @pytest.fixture

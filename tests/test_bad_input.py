@@ -41,7 +41,9 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and mo
 @pytest.fixture
 def train(dspt):
     """A function that trains for an epoch in the folder run, on the embedded model."""
-    return lambda *arguments: dspt("train", *arguments, "--epochs", 1, "--out", "run", "--json", "-q")
+    return lambda *arguments: dspt(
+        "train", *arguments, "--model", "embedded", "--epochs", 1, "--out", "run", "--json", "-q"
+    )
 
 
 def refused(told: tuple[int, str, str]) -> str:
@@ -219,7 +221,7 @@ class TestBadImages:
         root = photos(tmp_path / "photos", 4, 2)
         assert train(root)[0] == 0
         (root / "test" / "cat" / "x.png").write_bytes(b"")
-        for command in (("eval", "run", root), ("zeroshot", root)):
+        for command in (("eval", "run", root), ("zeroshot", root, "--model", "embedded")):
             status, output, errors = dspt(*command, "--json", "-q")
             assert (status, output) == (2, "")
             assert "x.png: not an image" in errors
@@ -257,7 +259,7 @@ def is_good(items: Any) -> np.ndarray:
 def problem_of(dataset: Dataset, given: np.ndarray) -> Any:
     checkpoint = open_checkpoint("embedded")
     encoder = Encoder(checkpoint, skip_bad=True)
-    return _read(dataset, given, Config(), encoder, None, True)
+    return _read(dataset, given, noise.parse("sym:0.5"), Config(), encoder, None)
 
 
 def turned(stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -425,7 +427,9 @@ def public(dspt, monkeypatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     try:
         photos(folder / "photos", 4, 1)
-        status, _, errors = dspt(*("train", folder / "photos", "--epochs", 1, "--out", folder / "first", "-q"))
+        status, _, errors = dspt(
+            *("train", folder / "photos", "--model", "embedded", "--epochs", 1, "--out", folder / "first", "-q")
+        )
         assert status == 0, errors
         for name in ("cache", "work"):
             (folder / name).mkdir()

@@ -96,12 +96,17 @@ class TestColumns:
         assert found.test.true_labels.tolist() == [1]
         assert found.notes == ("No true label is given in the train split.",)
 
-    def test_where_no_true_label_is_known_the_label_counts_as_right_and_that_is_said(self, tmp_path):
+    def test_a_true_label_that_is_not_given_is_unknown_and_that_is_said(self, tmp_path):
         lines = ("path,label,true_label,split", "a,x,y,train", "b,y,y,train", "c,x, ,train")
         found = manifest.read(write(tmp_path / "m.csv", *lines, "d,x,x,test"))
         assert found.train.labels.tolist() == [0, 1, 0]
-        assert found.train.true_labels.tolist() == [1, 1, 0]
-        assert found.notes == ("1 of 3 images of the train split have no true label; their label counts as right.",)
+        assert found.train.true_labels.tolist() == [1, 1, -1]
+        assert found.train.best_labels.tolist() == [1, 1, 0]
+        assert not found.train.truth_known
+        assert found.test.truth_known
+        assert found.notes == (
+            "1 of 3 images of the train split have no true label: whether theirs is wrong is unknown.",
+        )
 
 
 class TestPaths:

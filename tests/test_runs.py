@@ -45,7 +45,10 @@ def test_a_run_folder_explains_itself(clip, data, tmp_path):
     learnt = load_file(folder / "context.safetensors")
     assert learnt["context"].shape == (16, 32)
     assert learnt["prototypes"].shape == (4, 16)
-    assert result.accuracy == pytest.approx(np.mean([record["accuracy"] for record in records]))
+    # the first epoch is the warm-up
+    assert result.accuracy == pytest.approx(np.mean([record["accuracy"] for record in records[1:]]))
+    assert result.epochs_averaged == 2
+    assert result.last_accuracy == records[-1]["accuracy"]
     assert result.wrong_labels == 0.5
     assert json.loads((folder / "result.json").read_text()) == result.as_dict()
 

@@ -109,7 +109,7 @@ def test_the_users_own_number_of_threads_stays(monkeypatch):
 @pytest.mark.usefixtures("two_threads")
 def test_a_small_tower_trains_with_one_thread():
     """The embedded text tower has 96 x 384 weights in its widest layer, and some hundred positions."""
-    task = Task.of(Problem(NAMES, *features(64, dim=64)), Config(epochs=1, device="cpu"))
+    task = Task.of(Problem(NAMES, *features(64, dim=64)), Config(model="embedded", epochs=1, device="cpu"))
     seen = []
     for _ in train.fit(task, on_step=lambda *_: seen.append(torch.get_num_threads())):
         assert torch.get_num_threads() == 2

@@ -189,11 +189,17 @@ def test_accuracy_is_that_of_the_context_after_the_epoch(tower):
         assert record["accuracy"] == pytest.approx(100 * (guess == data.test_y).mean())
 
 
-def test_reported_accuracy_is_the_mean_of_the_last_five_epochs():
-    records = [{"accuracy": float(a)} for a in (0, 0, 10, 20, 30, 40, 60)]
-    assert train.final_accuracy(records) == 32.0
-    assert train.final_accuracy(records[:2]) == 0.0
-    assert train.final_accuracy([]) is None
+@pytest.mark.parametrize(
+    ("epochs", "warmup", "counted"),
+    [(7, 1, [2, 3, 4, 5, 6]), (5, 1, [1, 2, 3, 4]), (5, 0, [0, 1, 2, 3, 4]), (2, 1, [1]), (1, 1, [0]), (0, 1, [])],
+)
+def test_reported_are_the_last_five_epochs_and_of_the_warm_up_only_what_nothing_follows(epochs, warmup, counted):
+    records = [{"accuracy": float(a)} for a in range(epochs)]
+    assert train.final_accuracies(records, warmup) == counted
+
+
+def test_epochs_that_were_not_tested_do_not_count():
+    assert train.final_accuracies([{"accuracy": 1.0}, {}, {"accuracy": 3.0}], 1) == [3.0]
 
 
 def test_training_on_clean_labels_learns():

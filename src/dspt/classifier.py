@@ -20,6 +20,7 @@ from dspt.data import Dataset, Split
 from dspt.features import embed
 from dspt.internal.device import find_device
 from dspt.internal.errors import InputError
+from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
 from dspt.methods import Method
 from dspt.problem import pose
@@ -38,7 +39,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     model : str
-        CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded".
+        CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded", a miniature to try things out. "auto" is
+        the paper's, openai/clip-vit-base-patch16.
     method : str, Method or callable
         "dspt", "coop", "gce", "nlprompt", ...: the names that `dspt methods` lists. Or a loss of one's own, a function
         `(logits, labels, **hyper-parameters)` that returns one value a sample; or a `dspt.methods.Method`.
@@ -109,7 +111,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: str = "embedded",
+        model: str = AUTO,
         method: str | Method | Callable[..., Any] = "dspt",
         *,
         options: Mapping[str, Any] | None = None,
@@ -200,7 +202,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._config(),
             method=None if isinstance(self.method, str) else self.method,
             weights=_weights(sample_weight, len(items)),
-            truth_known=False,
             reporter=self._reporter(),
             cache=self._cache(),
             skip_bad=self.skip_bad,

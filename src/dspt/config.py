@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from dspt.internal.errors import InputError
+from dspt.internal.names import AUTO, PAPER_MODEL
 from dspt.internal.names import GENERIC_TEMPLATE as GENERIC_TEMPLATE
+
+MODEL_HELP = (
+    f"CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded', a miniature to try things out. {AUTO}: "
+    f"{PAPER_MODEL}, the paper's; for embedded data the miniature."
+)
 
 # Settings that change how a run is done; what comes out of it differs at most by the rounding of sums.
 HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
@@ -29,7 +35,7 @@ def _setting(default: Value, help: str, *, least: float | None = None, among: tu
 class Settings:
     """What every run has, whatever is learnt. The command line is made from the fields; a run folder keeps them."""
 
-    model: str = _setting("embedded", "CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")
+    model: str = _setting(AUTO, MODEL_HELP)
     method: str = _setting("dspt", "How to learn: dspt, coop, gce, nlprompt, ...; 'dspt methods' lists them.")
     option: tuple[str, ...] = _setting((), "A hyper-parameter of the method, as name=value; may be repeated.")
     learner: str = _setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,27 @@ class Problem:
     class_names: tuple[str, ...]
     train_x: np.ndarray  # (N, D) features, (N, V, D) of V views, or (N, H, W, 3) pixels
     labels: np.ndarray  # (N,) given labels, some of them wrong
-    true_labels: np.ndarray | None = None  # (N,) if known: for the record alone, never to learn
+    true_labels: np.ndarray | None = None  # (N,) -1 where unknown: for the record alone, never to learn
     test_x: np.ndarray | None = None
     test_y: np.ndarray | None = None
     weights: np.ndarray | None = None  # (N,) how much each sample counts, 1 on average
+
+    @property
+    def right(self) -> np.ndarray | None:
+        """Which labels are right (N,); None if nothing is known of any."""
+        return None if self.true_labels is None else self.labels == self.true_labels
+
+    @property
+    def wrong(self) -> np.ndarray | None:
+        """Which labels are wrong (N,); neither right nor wrong is one of which nothing is known."""
+        return None if self.true_labels is None else (self.labels != self.true_labels) & (self.true_labels >= 0)
+
+    @property
+    def wrong_share(self) -> float | None:
+        """The share of wrong labels among those of which it is known; None if of none."""
+        if self.true_labels is None or not (known := self.true_labels >= 0).any():
+            return None
+        return float((self.labels != self.true_labels)[known].mean())
 
     @property
     def tested(self) -> bool:
@@ -87,7 +104,6 @@ def pose(
     *,
     method: str | Method | Callable[..., Any] | None = None,
     weights: np.ndarray | None = None,
-    truth_known: bool = True,
     reporter: Reporter | None = None,
     cache: Path | None = None,
     skip_bad: bool = False,
@@ -102,14 +118,13 @@ def pose(
         In place of the one that the config names: a `Method`, or a loss of one's own.
     weights
         How much each sample of the train split counts, if not all the same.
-    truth_known
-        Whether the labels of the source are right, so that the record can tell right from wrong ones.
     cache
         The folder of the feature store.
     skip_bad
         Leave out images that cannot be read.
     """
     spec = noise_spec or noise.NoiseSpec()
+    config = replace(config, model=dataset.model_for(config.model))
     chosen = methods.make(config.method if method is None else method, **config.method_options())
     kind = learners.kind_of(config)
     _check_method(chosen, kind, weights is not None)
@@ -131,7 +146,7 @@ def pose(
         reader.check_there(dataset.test)  # the train split, read first, looks for its own files
     if given is None:
         given = given_labels(dataset, spec, config.seed, reader)
-    problem = _read(dataset, given, config, reader, weights, truth_known)
+    problem = _read(dataset, given, spec, config, reader, weights)
     _check(problem, learner)
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
 
@@ -173,10 +188,10 @@ def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Rea
 def _read(
     dataset: Dataset,
     given: np.ndarray,
+    spec: noise.NoiseSpec,
     config: Settings,
     reader: Reader,
     weights: np.ndarray | None,
-    truth_known: bool,
 ) -> Problem:
     """Return the problem with its inputs read: of all samples, or of some shots of each class."""
     chosen = np.arange(len(given))
@@ -189,6 +204,8 @@ def _read(
         test_x, tested = reader(dataset.test, "test")
         test_y = dataset.test.best_labels[tested]
     used = chosen[kept]
+    # Noise that was made here is known for what it is; labels as they come are not, unless the source tells.
+    true = dataset.train.best_labels if spec.is_made else dataset.train.true_labels
     if weights is not None:
         weights = weights[used]
         if not weights.any():
@@ -200,7 +217,7 @@ def _read(
         class_names=dataset.class_names,
         train_x=train_x,
         labels=given[used],
-        true_labels=dataset.train.best_labels[used] if truth_known else None,
+        true_labels=None if true is None else true[used],
         test_x=test_x,
         test_y=test_y,
         weights=weights,

@@ -33,6 +33,7 @@ from dspt import __version__, noise
 from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import replacing, uninterrupted, write_json
+from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _GROUPS = {"parameters": "learnt", "momentum": "momentum", "memory": "memory"}
 
 # What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
 # by their fingerprint, wherever they are.
-_FREE = {"data", *(f"settings.{name}" for name in HARMLESS)}
+_FREE = {"data", "test", *(f"settings.{name}" for name in HARMLESS)}
 
 # What settings were called in earlier versions.
 _FORMERLY = {"limit": "shots"}
@@ -71,6 +72,7 @@ class Description:
     class_names: tuple[str, ...]
     data: str | None = None
     data_fingerprint: str | None = None
+    test: str | None = None  # a test set that was given apart
     noise: str | None = None
     model_fingerprint: str | None = None
     logit_scale: float | None = None
@@ -119,26 +121,33 @@ class Result:
 
     Attributes
     ----------
+    model
+        The checkpoint, or the network.
     wrong_labels
-        The share of wrong labels among those that were learnt from.
+        The share of wrong labels among those that were learnt from; None where nobody knows.
     accuracy
-        On the test set, averaged over the last five epochs; None without one.
+        On the test set, averaged over `epochs_averaged` last epochs; None without one.
     last_accuracy
-        After the last epoch.
+        Of what was learnt and is saved: after the last epoch.
+    test_labels_known
+        Whether the labels of the test set are known to be right; None if it was not written down.
     found
-        What the method found out about the labels, by name, such as the noise rate.
+        What was found out about the labels, by name, such as the noise rate.
     skipped
         How many entries of the source were left out.
     """
 
     data: str
     noise: str
+    model: str | None = None
     wrong_labels: float | None = None
     method: str
     seed: int
     epochs: int
     accuracy: float | None
+    epochs_averaged: int | None = None
     last_accuracy: float | None = None
+    test_labels_known: bool | None = None
     zero_shot: float | None = None
     loss: float | None = None
     found: dict[str, float] = field(default_factory=dict)
@@ -501,6 +510,8 @@ def settings_that_count(settings: Settings) -> dict[str, Any]:
     Defaults are left out, so that a setting which is added one day does not change what is the same today.
     """
     usual = asdict(config_for(settings.learner)())
+    if usual["model"] == AUTO:
+        usual["model"] = "embedded"  # the default when run folders were first named after their settings
     return {name: value for name, value in asdict(settings).items() if name not in HARMLESS and value != usual[name]}
 
 

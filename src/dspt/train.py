@@ -19,6 +19,7 @@ from dspt.internal.threads import threads_for
 from dspt.learners import Classify, Parameters, by_prototypes
 from dspt.learners.learner import Fetch
 from dspt.methods import Epoch
+from dspt.posterior.noise_rate import estimate_noise_rate
 from dspt.problem import Problem, Task
 
 # The paper reports the test accuracy averaged over this many last epochs.
@@ -26,6 +27,9 @@ LAST_EPOCHS = 5
 
 # Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
 _GRADIENT_BINS = np.linspace(0, 2, 41)
+
+# Logits that an estimate of the noise looks at.
+_ESTIMATED_ENTRIES = 10_000_000
 
 Record = dict[str, Any]  # what is written down of an epoch
 
@@ -255,10 +259,33 @@ def zero_shot_accuracy(task: Task) -> float | None:
     return _test_accuracy(task, _fixed_prompt(task)) if known else None
 
 
-def final_accuracy(records: list[Record]) -> float | None:
-    """Return the paper's figure: test accuracy averaged over the last five epochs."""
-    found = [record["accuracy"] for record in records[-LAST_EPOCHS:] if "accuracy" in record]
-    return sum(found) / len(found) if found else None
+def estimated_noise(task: Task) -> dict[str, float]:
+    """Return the estimated share of wrong labels and its error, where nobody knows it and CLIP can tell."""
+    problem, learner = task.problem, task.learner
+    if problem.true_labels is not None or learner.zero_shot is None:
+        return {}
+    # Evenly spread ones of a very large set are enough, and their error says so.
+    most = max(1, _ESTIMATED_ENTRIES // len(problem.class_names))
+    rows = np.linspace(0, len(problem.labels) - 1, min(most, len(problem.labels))).astype(np.int64)
+    inputs = learner.inputs(problem.train_x)(0).judge
+    logits = _judge(lambda some: inputs(rows[some]), len(rows), learner.judged_at_once, partial(_fixed_prompt, task))
+    found = estimate_noise_rate(logits.cpu(), torch.from_numpy(problem.labels[rows]))
+    return {"noise_rate": found.rate, "noise_rate_error": found.error}
+
+
+def final_accuracies(records: list[Record], warmup: int) -> list[float]:
+    """Return the test accuracies of the last five epochs, whose mean is the paper's figure.
+
+    Of fewer epochs than that, those of the warm-up do not count, unless there are no others.
+
+    Parameters
+    ----------
+    records : list of dict
+        One for each epoch.
+    warmup : int
+        Epochs of warm-up, at whose rate next to nothing is learnt.
+    """
+    return [record["accuracy"] for record in (records[warmup:] or records)[-LAST_EPOCHS:] if "accuracy" in record]
 
 
 def _test_accuracy(task: Task, classify: Classify) -> float:
@@ -328,10 +355,9 @@ def _means(
         return {"loss": None}
     loss = torch.cat(losses).double().cpu().numpy()
     record: dict[str, float | None] = {"loss": float(loss.mean())}
-    if problem.true_labels is not None:
-        right = _right(problem, seen)
+    if (sides := _sides(problem, seen)) is not None:
         gradient = torch.cat(gradients).double().cpu().numpy()
-        for name, mask in (("right", right), ("wrong", ~right)):
+        for name, mask in sides.items():
             for what, values in (("loss", loss), ("gradient", gradient)):
                 record[f"{what}_{name}"] = float(values[mask].mean()) if mask.any() else None
     return record
@@ -339,20 +365,16 @@ def _means(
 
 def _histogram(problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]) -> dict[str, dict[str, list[float]]]:
     """Return how the samples' gradients are distributed, right and wrong labels apart; the last bin is open."""
-    if problem.true_labels is None:
+    if (sides := _sides(problem, seen)) is None:
         return {}
-    right = _right(problem, seen)
     values = torch.cat(gradients).cpu().numpy().clip(max=_GRADIENT_BINS[-1])
-    counts = {
-        name: np.histogram(values[mask], _GRADIENT_BINS)[0].tolist()
-        for name, mask in (("right", right), ("wrong", ~right))
-    }
+    counts = {name: np.histogram(values[mask], _GRADIENT_BINS)[0].tolist() for name, mask in sides.items()}
     return {"gradient_histogram": {"edges": _GRADIENT_BINS.round(6).tolist(), **counts}}
 
 
-def _right(problem: Problem, seen: list[np.ndarray]) -> np.ndarray:
-    """Return which of the samples seen have a right label."""
-    assert problem.true_labels is not None
+def _sides(problem: Problem, seen: list[np.ndarray]) -> dict[str, np.ndarray] | None:
+    """Return which of the samples seen have a right label and which a wrong one; None where nobody knows."""
+    if problem.right is None or problem.wrong is None:
+        return None
     samples = np.concatenate(seen)
-    right: np.ndarray = problem.labels[samples] == problem.true_labels[samples]
-    return right
+    return {"right": problem.right[samples], "wrong": problem.wrong[samples]}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspt.internal.errors import InputError
+from dspt.internal.names import AUTO, PAPER_MODEL
 
 if TYPE_CHECKING:
     import torch
@@ -134,8 +135,9 @@ class Checkpoint:
 def open_checkpoint(model: str | Path) -> Checkpoint:
     """Return the checkpoint named by a folder, a Hugging Face hub id (`org/name[@revision]`) or "embedded".
 
-    A hub id that is in the local cache is used without any network access.
+    "auto" is the paper's. A hub id that is in the local cache is used without any network access.
     """
+    model = PAPER_MODEL if str(model) == AUTO else model
     folder = _locate(model)
     name = str(model)
     config_file = folder / "config.json"
@@ -204,8 +206,9 @@ def _locate(model: str | Path) -> Path:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"model {model}: not a folder, not in the local Hugging Face cache, and not to be had "
-            f"from the hub ({reason}); download it once where there is a network, or use 'embedded'"
+            f"model {model}: not a folder, not in the local Hugging Face cache, and not to be had from the hub "
+            f"({reason}); fetch it once where there is a network, with 'hf download {name}'",
+            "give a local folder as `model`, or try things out with `model` embedded, a miniature",
         ) from None
 
 

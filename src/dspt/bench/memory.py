@@ -33,7 +33,7 @@ MANY = Case("21000", 21000, CALTECH)
 REFERENCE_CLASSES = 100
 
 _STATUS, _COUNT_ANEW = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_CONFIG = Config(epochs=1, batch_size=BATCH, device="cpu")
+_CONFIG = Config(model="embedded", epochs=1, batch_size=BATCH, device="cpu")
 _TRAIN, _TEST = 2 * BATCH, 1000
 
 

@@ -27,7 +27,7 @@ def measure(repeats: int, reporter: Reporter) -> dict[str, float]:
     dim = open_text_tower(Config(model="embedded")).feature_dim
     features = np.random.RandomState(0).randn(74, dim).astype(np.float32)
     labels = np.arange(74) % len(CLASSES)
-    short = ("--epochs", "1", "--device", "cpu", "-q")
+    short = ("--model", "embedded", "--epochs", "1", "--device", "cpu", "-q")
     trains = []
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 
 app = typer.Typer(
@@ -65,7 +66,14 @@ Run = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Model = Annotated[str, typer.Option(help="CLIP checkpoint: a folder, a Hugging Face hub id, or 'embedded'.")]
+Model = Annotated[str, typer.Option(help=MODEL_HELP)]
+Test = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="A test set whose labels can be trusted: any DATA with the same classes. All of DATA is trained on then.",
+    ),
+]
 
 
 def with_settings(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -156,6 +164,12 @@ def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"  {name:<{width}}  {'-' if value is None else f'{value:6.2f} %'}")
+
+
+def print_trust(known: bool | None) -> None:
+    """Say what an accuracy is worth if the labels it was judged by may be wrong."""
+    if not known:
+        print("judged by labels that may be wrong" if known is False else "judged by labels of which nothing is known")
 
 
 @contextmanager

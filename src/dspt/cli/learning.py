@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,15 +18,21 @@ from dspt.cli.common import (
     Root,
     Run,
     SkipBad,
+    Test,
     app,
     print_json,
     print_table,
+    print_trust,
     reporter,
     resumable,
     with_settings,
     writing,
 )
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
+from dspt.internal.names import AUTO
+
+if TYPE_CHECKING:
+    from dspt.runs import Result
 
 
 @app.command()
@@ -42,6 +48,7 @@ def train(
             "file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
         ),
     ] = "none",
+    test: Test = None,
     root: Root = None,
     class_names: ClassNames = None,
     skip_bad: SkipBad = False,
@@ -54,9 +61,10 @@ def train(
 
     \b
     Examples:
-      dspt train photos/ --model openai/clip-vit-base-patch16 --out runs/photos
+      dspt train photos/ --out runs/photos
+      dspt train photos/ --test checked_photos/ --model path/to/checkpoint
       dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
-      dspt train photos.csv --model openai/clip-vit-base-patch16 --skip-bad
+      dspt train photos.csv --skip-bad
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
@@ -66,16 +74,20 @@ def train(
     from dspt.workflows.train import run
 
     with resumable():
-        dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+        dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad, test=test)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
         print_json(result.as_dict())
         return
-    wrong = f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
+    if result.wrong_labels is None:
+        wrong = ", share of wrong labels unknown"
+    else:
+        wrong = f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
     print_table(
-        f"{result.data}, noise {result.noise}{wrong}",
-        [("zero-shot", result.zero_shot), (result.method, result.accuracy)],
+        f"{result.data}, noise {result.noise}{wrong}, model {result.model}",
+        [("zero-shot", result.zero_shot), *_accuracies(result)],
     )
+    print_trust(result.test_labels_known)
     if words := make(config.method).words(result.found):
         print(words)
     if result.skipped:
@@ -89,6 +101,7 @@ def scratch(
     data: Data,
     config: NetworkConfig,
     noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
+    test: Test = None,
     root: Root = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -106,20 +119,20 @@ def scratch(
     from dspt.workflows.train import run
 
     with resumable():
-        dataset = open_dataset(data, root=root)
+        dataset = open_dataset(data, root=root, test=test)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
         print_json(result.as_dict())
         return
-    title = f"{result.data}, noise {result.noise}, {config.model} from scratch"
-    print_table(title, [(result.method, result.accuracy)])
+    print_table(f"{result.data}, noise {result.noise}, {config.model} from scratch", _accuracies(result))
+    print_trust(result.test_labels_known)
     print(f"run folder: {result.run}")
 
 
 @app.command()
 def zeroshot(
     data: Data,
-    model: Model = "embedded",
+    model: Model = AUTO,
     template: Annotated[str, typer.Option(help="Prompt, with {} for the class name.")] = GENERIC_TEMPLATE,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     root: Root = None,
@@ -132,9 +145,9 @@ def zeroshot(
 
     \b
     Examples:
-      dspt zeroshot photos/ --model openai/clip-vit-base-patch16
+      dspt zeroshot photos/
       dspt zeroshot embedded --template "a picture of a {}." --json
-      dspt zeroshot dtd --root datasets/ --model openai/clip-vit-base-patch16
+      dspt zeroshot dtd --root datasets/ --model path/to/checkpoint
     """
     from dspt.data import open_dataset
     from dspt.workflows import evaluate
@@ -146,9 +159,10 @@ def zeroshot(
         print_json(result)
         return
     print_table(
-        f"{result['data']}, {result['samples']} test images, {result['classes']} classes",
+        f"{result['data']}, {result['samples']} test images, {result['classes']} classes, model {result['model']}",
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
+    print_trust(result["test_labels_known"])
     if result["skipped"]:
         print(f"{result['skipped']} bad entries were left out")
 
@@ -163,7 +177,7 @@ def evaluate_run(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how well a learnt prompt does on a test set, by class.
+    """Tell how well a learnt prompt does, by class. On the test split of DATA, or on all of it.
 
     \b
     Examples:
@@ -173,16 +187,17 @@ def evaluate_run(
     from dspt.data import open_dataset
     from dspt.workflows import evaluate
 
-    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad, test_fraction=0)
     result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
     if json_output:
         print_json(result)
         return
     rows = [("all classes", result["accuracy"])]
     rows += sorted(result["per_class"].items(), key=lambda row: row[1])
-    print_table(f"{run} on {result['data']}, {result['samples']} test images", rows[:21])
+    print_table(f"{run} on {result['data']}, {result['samples']} images, model {result['model']}", rows[:21])
     if len(rows) > 21:
         print(f"and {len(rows) - 21} more classes, all better; --json lists them")
+    print_trust(result["test_labels_known"])
     if result["skipped"]:
         print(f"{result['skipped']} bad entries were left out")
 
@@ -239,7 +254,9 @@ def demo(
     for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
         values = "".join(f"{result[key][m]:8.1f}" for m in methods)
         print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
-    print("\n" + "\n".join(result["plots"]))
+    shown = f"means of the last {min(5, epochs - 1)} epochs" if epochs > 2 else "of one epoch"
+    print(f"\n{shown}, model {result['model']}, seed {seed}")
+    print("\n".join(result["plots"]))
 
 
 @app.command(name="noise")
@@ -259,7 +276,7 @@ def make_noise(
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
     model: Annotated[
         str, typer.Option(help="The checkpoint whose features inst: looks at; not used otherwise.")
-    ] = "embedded",
+    ] = AUTO,
     root: Root = None,
     class_names: ClassNames = None,
     skip_bad: SkipBad = False,
@@ -271,7 +288,7 @@ def make_noise(
     \b
     Examples:
       dspt noise embedded --noise pair:0.4 --out labels.csv
-      dspt noise photos/ --noise inst:0.3 --model openai/clip-vit-base-patch16 --out labels.npy
+      dspt noise photos/ --noise inst:0.3 --out labels.npy
       dspt train photos/ --noise file:labels.npy
     """
     from dspt.data import open_dataset
@@ -286,6 +303,8 @@ def make_noise(
     for one in result["most_common"][:5]:
         print(f"  {one['true']} -> {one['given']}: {one['count']}")
     print(f"picture: {result['picture']}")
+    if result["model"]:
+        print(f"features of {result['model']}")
     if result["skipped"]:
         print(f"{result['skipped']} bad entries were left out")
 
@@ -344,3 +363,13 @@ def bench(
         with writing(picture):
             summary.draw(result, picture)
         reporter(quiet).say(str(picture))
+
+
+def _accuracies(result: Result) -> list[tuple[str, float | None]]:
+    """Return what a run reached, said as what it is: the paper's mean over epochs, and what was saved."""
+    if result.method == "zero-shot":
+        return []
+    saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
+    if (result.epochs_averaged or 0) < 2:
+        return [saved]
+    return [(f"{result.method}, mean of the last {result.epochs_averaged} epochs", result.accuracy), saved]

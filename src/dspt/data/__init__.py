@@ -33,6 +33,7 @@ def open_dataset(
     seed: int = 1,
     test_fraction: float = 0.2,
     skip_bad: bool = False,
+    test: str | Path | None = None,
 ) -> Dataset:
     """Return the dataset that `source` names.
 
@@ -50,9 +51,12 @@ def open_dataset(
     class_names
         A text file with one class name a line, in the order of labels, for a manifest.
     seed, test_fraction
-        Which part of a source without a test split is held out.
+        Which part of a source without a test split is held out; a fraction of 0 holds nothing out.
     skip_bad
         Leave bad entries out and list them in `Dataset.skipped`, instead of stopping at them.
+    test
+        A source whose labels can be trusted, to test with in place of a test split of its own: all of it, or its
+        test split if it has one. Nothing is held out then.
 
     Returns
     -------
@@ -65,10 +69,13 @@ def open_dataset(
     """
     if isinstance(source, Dataset):
         return source
-    found = _open(str(source), root, class_names, seed, test_fraction, skip_bad)
+    found = _open(str(source), root, class_names, seed, 0 if test else test_fraction, skip_bad)
     for note in found.notes:
         _log.warning("%s", note)
-    return replace(found, source=str(source))
+    found = replace(found, source=str(source))
+    if test is None:
+        return found
+    return found.tested_on(open_dataset(test, root=root, test_fraction=0, skip_bad=skip_bad))
 
 
 def _open(

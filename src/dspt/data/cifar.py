@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from dspt.data import folder, unpickle
-from dspt.data.dataset import Dataset, Split, listed
+from dspt.data.dataset import Dataset, benchmark, listed
 from dspt.internal.checks import check_labels
 from dspt.internal.errors import InputError, summary
 from dspt.internal.names import GENERIC_TEMPLATE, lookup, plain
@@ -172,7 +172,7 @@ def _official(dataset: Cifar, download: Download, files: Iterator[tuple[str, Bin
         rows = slice(start, start + sizes[name])
         images[rows] = pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
         labels[rows] = found
-    return Dataset(dataset.name, dataset.class_names, Split(*train), Split(*test), template=dataset.template)
+    return Dataset(dataset.name, dataset.class_names, benchmark(*train), benchmark(*test), template=dataset.template)
 
 
 def _in_folder(download: Download, place: Path) -> Iterator[tuple[str, BinaryIO, str]]:
@@ -290,8 +290,8 @@ def _images(dataset: Cifar, place: Path) -> Dataset:
     return Dataset(
         dataset.name,
         dataset.class_names,
-        Split(found.train.items, renumber[found.train.labels]),
-        Split(found.test.items, renumber[found.test.labels]),
+        benchmark(found.train.items, renumber[found.train.labels]),
+        benchmark(found.test.items, renumber[found.test.labels]),
         template=dataset.template,
         notes=(note, *found.notes),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
-from dspt.internal.names import GENERIC_TEMPLATE
+from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
@@ -30,7 +30,8 @@ class Split:
         int64 (N,), positions in the dataset's class names, as they come with the data: right in a
         benchmark, partly wrong in real life.
     true_labels
-        int64 (N,), if the source knows right labels apart from the ones it comes with.
+        int64 (N,), if the source knows the right ones: those of a benchmark, or a column of their own; -1 where it
+        does not. None if it knows none.
     """
 
     items: Items
@@ -39,8 +40,16 @@ class Split:
 
     @property
     def best_labels(self) -> np.ndarray:
-        """The right labels, as far as the source knows."""
-        return self.labels if self.true_labels is None else self.true_labels
+        """The right labels, as far as the source knows; the labels as they come where it does not."""
+        if self.true_labels is None:
+            return self.labels
+        unknown = self.true_labels < 0
+        return np.where(unknown, self.labels, self.true_labels) if unknown.any() else self.true_labels
+
+    @property
+    def truth_known(self) -> bool:
+        """Whether the source knows every right label."""
+        return self.true_labels is not None and bool((self.true_labels >= 0).all())
 
     def take(self, positions: np.ndarray) -> Split:
         """Return the samples at these positions: every item with its own labels."""
@@ -56,12 +65,14 @@ class Dataset:
     ----------
     template
         The prompt of zero-shot classification, with {} for the class name.
+    model
+        The checkpoint to use unless another one is asked for.
     notes
         Sentences that a user should be told, such as that a test split was held out.
     skipped
         Entries of the source that were left out because something is wrong with them.
-    source
-        What the user called it.
+    source, test_source
+        What the user called it, and a test set that was given apart.
     """
 
     name: str
@@ -72,11 +83,58 @@ class Dataset:
     notes: tuple[str, ...] = ()
     skipped: tuple[Fault, ...] = ()
     source: str = ""
+    model: str = PAPER_MODEL
+
+    test_source: str | None = None
+
+    @property
+    def judged(self) -> Split:
+        """What a classifier is judged on: the test split, or all samples of a source that has none."""
+        return self.test if len(self.test.labels) else self.train
+
+    def tested_on(self, other: Dataset) -> Dataset:
+        """Return the dataset with all that `other` is judged on as its test split, whose labels count as right."""
+        labels = renumbered(other, self.class_names, f"the classes of {self.source or self.name}")
+        test = benchmark(other.judged.items, labels)
+        notes, skipped = (*self.notes, *other.notes), (*self.skipped, *other.skipped)
+        return replace(self, test=test, notes=notes, skipped=skipped, test_source=other.source)
+
+    def model_for(self, asked: str) -> str:
+        """Return the checkpoint that is asked for; "auto" asks for the one that suits the data."""
+        return self.model if asked == AUTO else asked
 
     @property
     def holds_features(self) -> bool:
         """Whether the items are features already, so that no image tower is needed."""
         return isinstance(self.train.items, np.ndarray) and self.train.items.dtype.kind == "f"
+
+
+def benchmark(items: Items, labels: np.ndarray) -> Split:
+    """Return the split of a benchmark, whose labels count as right."""
+    return Split(items, labels, labels)
+
+
+def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray:
+    """Return the labels by which a classifier with these class names is judged; classes are matched by name.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Whose samples are judged.
+    names : sequence of str
+        The class names that the labels count.
+    whose : str
+        What an error calls them: "the classes of runs/photos".
+    """
+    position = {name: c for c, name in enumerate(names)}
+    unknown = [name for name in dataset.class_names if name not in position]
+    if unknown:
+        raise InputError(
+            f"data {dataset.source or dataset.name}: class {listed(unknown)} is not among {whose}; leave its images "
+            "out, or rename it"
+        )
+    numbers = np.array([position[name] for name in dataset.class_names], np.int64)
+    return np.asarray(numbers[dataset.judged.best_labels])
 
 
 def take(items: Items, positions: np.ndarray) -> Items:
@@ -166,7 +224,7 @@ def make_dataset(
     where, missing
         What begins the note that images were held out: the source, and what it does not have.
     seed, test_fraction
-        Which images, and how many of each class: see `hold_out`.
+        Which images, and how many of each class: see `hold_out`. A fraction of 0 holds none out.
 
     Raises
     ------
@@ -178,13 +236,15 @@ def make_dataset(
     check_names(names, where)
     if not len(train.labels):
         raise InputError(f"{where}: no images to train with; it needs a train split")
-    if test is None:
+    if test is None and not test_fraction:
+        test = train.take(np.empty(0, np.int64))
+    elif test is None:
         train, test = hold_out(train, names, seed, test_fraction)
         notes.append(
             f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} "
             f"images, drawn from each class with seed {seed}, are held out as the test split."
         )
-    if not len(test.labels):
+    if not len(test.labels) and test_fraction:
         raise InputError(f"{where}: no images to test with; add some to each class")
     labelled = np.bincount(train.labels, minlength=len(names)) > 0
     trained = labelled | (np.bincount(train.best_labels, minlength=len(names)) > 0)

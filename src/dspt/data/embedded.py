@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split
+from dspt.data.dataset import Dataset, benchmark
 
 IMAGES = Path(__file__).parent.parent / "assets" / "images.npz"
 
@@ -17,6 +17,7 @@ def read() -> Dataset:
         return Dataset(
             name="embedded",
             class_names=tuple(map(str, arrays["classnames"])),
-            train=Split(arrays["train_x"], arrays["train_y"].astype(np.int64)),
-            test=Split(arrays["test_x"], arrays["test_y"].astype(np.int64)),
+            train=benchmark(arrays["train_x"], arrays["train_y"].astype(np.int64)),
+            test=benchmark(arrays["test_x"], arrays["test_y"].astype(np.int64)),
+            model="embedded",  # made for these images; no other data suit it
         )

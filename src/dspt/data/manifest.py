@@ -365,13 +365,14 @@ def _present(
 
 
 def _known(split: Split, name: str, notes: list[str]) -> Split:
-    """Return `split` with the labels themselves where no true ones are known."""
+    """Return `split`, without true labels if none is known; the user is told of those that are not."""
     if split.true_labels is None or (known := split.true_labels >= 0).all():
         return split
     if not known.any():
         notes.append(f"No true label is given in the {name} split.")
         return Split(split.items, split.labels)
     notes.append(
-        f"{(~known).sum()} of {len(known)} images of the {name} split have no true label; their label counts as right."
+        f"{(~known).sum()} of {len(known)} images of the {name} split have no true label: whether theirs is wrong is "
+        "unknown."
     )
-    return Split(split.items, split.labels, np.where(known, split.true_labels, split.labels))
+    return split

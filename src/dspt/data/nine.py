@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.data.dataset import Dataset, Split, unusable
+from dspt.data.dataset import Dataset, Split, benchmark, unusable
 from dspt.data.paths import Paths
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
@@ -134,7 +134,7 @@ def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = Fal
             )
         faults += lacking
         items = Paths(os.path.join(base, file) for file in files)
-        splits[split] = Split(items, listing.labels[split])
+        splits[split] = benchmark(items, listing.labels[split])
     if faults and not skip_bad:
         total = dataset.train + dataset.test
         raise unusable(

@@ -1,4 +1,4 @@
-"""Names as they are compared, and the prompt they are put into.
+"""Names as they are compared, the prompt they are put into, and the model's.
 
 A module of its own, because the command line needs it before anything that takes time to import.
 """
@@ -12,6 +12,10 @@ Known = TypeVar("Known")
 
 # CLIP's prompt for a class of which nothing is known but its name.
 GENERIC_TEMPLATE = "a photo of a {}."
+
+# The paper's checkpoint, and what stands for "the one that suits the data" in settings.
+PAPER_MODEL = "openai/clip-vit-base-patch16"
+AUTO = "auto"
 
 
 def plain(name: str) -> str:

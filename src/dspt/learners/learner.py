@@ -65,6 +65,8 @@ class Learner(ABC):
     has_clip: ClassVar[bool] = True
     # Whether classes are points that images are compared with, the same for all images.
     has_prototypes: ClassVar[bool] = True
+    # Epochs at a rate so low that next to nothing is learnt.
+    warmup: ClassVar[int] = 0
     # The fewest samples a step can learn from.
     smallest_batch: ClassVar[int] = 1
     # Samples judged at once: bounds the memory of an evaluation whatever their number.
@@ -170,6 +172,8 @@ class Learner(ABC):
 class ClipLearner(Learner):
     """A classifier of image features by class names, on top of a frozen text tower."""
 
+    warmup = 1
+
     def __init__(self, class_names: Sequence[str], config: Config, tower: TextTower | None = None) -> None:
         self.class_names = tuple(class_names)
         self.config = config
@@ -262,7 +266,7 @@ class ClipLearner(Learner):
 
     def learning_rate(self, epoch: int) -> float:
         """Return a constant rate for the first epoch, then half a cosine from `lr` towards zero."""
-        if epoch == 0:
+        if epoch < self.warmup:
             return self.config.warmup_lr
         return 0.5 * self.config.lr * (1 + math.cos(math.pi * (epoch - 1) / self.config.epochs))
 

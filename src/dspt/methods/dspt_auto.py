@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,10 +39,3 @@ class DSPTAuto(Method):
         shift = min(1.0, max(0.0, upper - FORGIVEN))
         everything = np.arange(len(epoch.labels))
         return [Phase(everything, epoch.labels, loss_of("shifted", shift=shift))]
-
-    def words(self, found: Mapping[str, float]) -> str:
-        """Return the estimated noise rate with its error."""
-        if "noise_rate_error" not in found:
-            return ""
-        rate, error = 100 * found["noise_rate"], 100 * found["noise_rate_error"]
-        return f"estimated share of wrong labels: {rate:.1f} ± {error:.1f} %"

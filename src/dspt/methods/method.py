@@ -14,6 +14,7 @@ from torch import Tensor
 from dspt import losses
 from dspt.internal.seeds import Stream
 from dspt.losses import Loss
+from dspt.posterior import noise_rate
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -85,8 +86,8 @@ class Method(ABC):
         return replace(self, **options)  # type: ignore[type-var]
 
     def words(self, found: Mapping[str, float]) -> str:
-        """Return in words what it found out about the labels, from the numbers of its memory; "" if nothing."""
-        return ""
+        """Return in words what was found out about the labels, from the findings of a run; "" if nothing."""
+        return noise_rate.in_words(found)
 
 
 @dataclass(frozen=True)

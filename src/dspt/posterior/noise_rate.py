@@ -11,6 +11,7 @@ what tells a hard image from a wrong label: a classifier that is often mistaken 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,14 @@ class NoiseRate:
     rate: float
     error: float  # standard error, as far as the number of samples causes it
     temperature: float
+
+
+def in_words(found: Mapping[str, float]) -> str:
+    """Return the rate and its error, as a run has them among its findings, in words; "" if it has none."""
+    if not {"noise_rate", "noise_rate_error"} <= found.keys():
+        return ""
+    rate, error = 100 * found["noise_rate"], 100 * found["noise_rate_error"]
+    return f"estimated share of wrong labels: {rate:.1f} ± {error:.1f} %, if mistakes are spread over all classes"
 
 
 def estimate_noise_rate(logits: Tensor, labels: Tensor) -> NoiseRate:

@@ -69,6 +69,7 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
     plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"])
     plots.gradient_distribution(gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter))
     result |= {
+        "model": "embedded",
         "seed": seed,
         "epochs": epochs,
         "plots": [str(accuracy_plot), str(gradient_plot)],

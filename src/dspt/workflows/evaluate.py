@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from dspt import learners, train
 from dspt.classifier import load
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
+from dspt.data.dataset import renumbered
 from dspt.data.folder import IMAGE_SUFFIXES
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
+from dspt.runs import Run
 from dspt.workflows.train import say_notes
 
 
@@ -40,6 +43,7 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
     """
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
+    config = replace(config, model=dataset.model_for(config.model))
     tower = learners.open_text_tower(config)
     encoder = learners.open_encoder(config, tower.checkpoint, reporter, skip_bad=skip_bad)
     features, tested = encoder(dataset.test, "test")
@@ -56,12 +60,13 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
         "skipped": len(dataset.skipped) + len(encoder.skipped),
         "classes": len(dataset.class_names),
         "accuracy": found[config.template],
+        "test_labels_known": dataset.test.truth_known,
         "templates": found,
     }
 
 
 def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
-    """Return the accuracy of a run on the test set of `source`, in all and for each class, in percent.
+    """Return the accuracy of a run on a test set, in all and for each class, in percent.
 
     Parameters
     ----------
@@ -81,13 +86,19 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
         "samples" and "skipped".
     """
     classifier = load(run)
-    dataset = open_dataset(source, skip_bad=skip_bad)
+    dataset = open_dataset(source, test_fraction=0, skip_bad=skip_bad)
     say_notes(dataset, reporter)
-    labels = _labels_of_run(dataset, classifier.class_names_, run)
-    features, skipped = dataset.test.items, len(dataset.skipped)
+    labels = renumbered(dataset, classifier.class_names_, f"the {len(classifier.class_names_)} classes of {run}")
+    judged, skipped = dataset.judged, len(dataset.skipped)
+    features = judged.items
+    trained_on = Run(run).description().data
+    if judged is dataset.train and trained_on and os.path.realpath(trained_on) == os.path.realpath(dataset.source):
+        reporter.say(
+            f"note: {run} has learnt from most of these images; how well it does on new ones is another matter"
+        )
     if not dataset.holds_features:  # else not even the checkpoint is needed
         encoder = classifier.encoder(reporter, skip_bad)
-        features, tested = encoder(dataset.test, "test")
+        features, tested = encoder(judged, "test")
         labels, skipped = labels[tested], skipped + len(encoder.skipped)
     right = train.predict(classifier.features(features), classifier.classify()) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
@@ -95,7 +106,9 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
     return {
         "run": str(run),
         "data": dataset.name,
+        "model": classifier.model,
         "samples": len(labels),
+        "test_labels_known": judged.truth_known,
         "accuracy": 100.0 * float(right.mean()),
         "per_class": {name: 100.0 * hits[c] / counts[c] for c, name in enumerate(classifier.class_names_) if counts[c]},
         "skipped": skipped,
@@ -135,19 +148,6 @@ def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[
         }
         for file, row, order in zip(files, probability, best, strict=True)
     ]
-
-
-def _labels_of_run(dataset: Dataset, names: tuple[str, ...], run: Path) -> np.ndarray:
-    """Return the test labels in the order of the run's classes, which are matched by name."""
-    position = {name: c for c, name in enumerate(names)}
-    unknown = [name for name in dataset.class_names if name not in position]
-    if unknown:
-        raise InputError(
-            f"data {dataset.source}: class {unknown[0]!r} is not one of the {len(names)} classes that {run} knows"
-        )
-    renumber = np.array([position[name] for name in dataset.class_names], np.int64)
-    labels: np.ndarray = renumber[dataset.test.best_labels]
-    return labels
 
 
 def _image_files(path: str) -> list[str]:

@@ -68,6 +68,7 @@ def mislabel(
     say_notes(dataset, reporter)
     encoder = None
     if spec.needs_features:
+        model = dataset.model_for(model)
         encoder = open_encoder(Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad)
     given = given_labels(dataset, spec, seed, encoder)
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
@@ -81,6 +82,7 @@ def mislabel(
     return {
         "data": dataset.name,
         "noise": str(spec),
+        "model": model if spec.needs_features else None,
         "seed": seed,
         "labels": len(true),
         "wrong": total,

@@ -12,7 +12,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import Task, pose
 from dspt.runs import Description, Learnt, Result, Run, default_folder, learn
-from dspt.train import final_accuracy
+from dspt.train import estimated_noise, final_accuracies
 
 
 def run(
@@ -81,6 +81,7 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
         settings=replace(task.config, model=made_with.pop("model", task.config.model)),
         class_names=dataset.class_names,
         data=dataset.source,
+        test=dataset.test_source,
         data_fingerprint=task.problem.fingerprint(),
         noise=str(spec),
         **made_with,
@@ -90,20 +91,26 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
 def _result(task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec, folder: Run) -> Result:
     problem, records = task.problem, learnt.records
     last = records[-1] if records else {}
-    accuracy = final_accuracy(records) if task.method.trains else learnt.zero_shot
-    wrong = float((problem.labels != problem.true_labels).mean())
+    accuracies = final_accuracies(records, task.learner.warmup)
+    accuracy = sum(accuracies) / len(accuracies) if accuracies else None
+    if not task.method.trains:
+        accuracy = learnt.zero_shot
+    wrong = problem.wrong_share
     return Result(
         data=dataset.name,
         noise=str(spec),
-        wrong_labels=round(wrong, 6),
+        model=task.config.model,
+        wrong_labels=None if wrong is None else round(wrong, 6),
         method=task.method.name,
         seed=task.config.seed,
         epochs=len(records),
         accuracy=accuracy,
+        epochs_averaged=len(accuracies),
         last_accuracy=last.get("accuracy", accuracy),
+        test_labels_known=dataset.test.truth_known,
         zero_shot=learnt.zero_shot,
         loss=last.get("loss"),
-        found=learnt.found,
+        found={**estimated_noise(task), **learnt.found},
         seconds=round(learnt.seconds, 3),
         samples=len(problem.labels),
         skipped=len(task.skipped),
