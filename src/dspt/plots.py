@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from dspt.internal.errors import InputError
 from dspt.internal.files import replacing
+from dspt.internal.names import printable
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -76,7 +78,12 @@ def style(method: str, label: str | None = None) -> dict[str, Any]:
         What the legend calls it.
     """
     found = _CHOSEN.get(method) or _derived(method)
-    return found | {"label": label or found["label"]}
+    return found | {"label": caption(label or found["label"])}
+
+
+def caption(text: str) -> str:
+    """Return a text as it is drawn letter by letter: a `$` in a name begins no formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def _derived(method: str) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def accuracy_over_epochs(path: Path, panels: Mapping[str, Mapping[str, Sequence[
                 every = max(1, len(values) // 8)
                 axis.plot(range(1, len(values) + 1), values, markevery=every, **style(method))
             axis.axhline(zero_shot, **ZERO_SHOT)
-            axis.set_title(title)
+            axis.set_title(caption(title))
             epochs_axis(axis)
         axes[0].set_ylabel("test accuracy (%)")
         legend(figure)
@@ -142,7 +149,7 @@ def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.n
             counts = {kind: np.histogram(part, edges)[0] for kind, part in parts.items()}
             means = {kind: float(part.mean()) for kind, part in parts.items() if len(part)}
             shares(axis, edges, counts, means)
-            axis.set_title(title)
+            axis.set_title(caption(title))
             axis.set_xlabel(f"gradient on the logits, {PULL}")
         axes[0].set_ylabel("share of samples (%)")
         legend(figure)
@@ -214,7 +221,8 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
         image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="equal")
         axis.grid(False)
         if classes <= 40:
-            short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+            whole = map(printable, names)
+            short = [caption(name if len(name) <= 18 else name[:17] + "…") for name in whole]
             size = 10 if classes <= 20 else 6.5
             axis.set_xticks(range(classes), short, rotation=90, fontsize=size)
             axis.set_yticks(range(classes), short, fontsize=size)
@@ -233,7 +241,7 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
                     )
         axis.set_xlabel("given label")
         axis.set_ylabel("true class")
-        axis.set_title(title, fontsize=10)
+        axis.set_title(caption(title), fontsize=10)
         bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
         bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
         bar.set_label("share of the true class")
@@ -352,5 +360,7 @@ def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
     """
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"CreationDate": None} if kind == "pdf" else None
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, warnings.catch_warnings():
+        # Of letters that the font has not, which are drawn as boxes, and of names too long for their place.
+        warnings.simplefilter("ignore", UserWarning)
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata, **options)

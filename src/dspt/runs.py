@@ -33,7 +33,11 @@ from dspt import __version__, noise
 from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import replacing, uninterrupted, write_json
+<<<<<<< HEAD
 from dspt.internal.names import AUTO
+=======
+from dspt.internal.names import spreadsheet_cell
+>>>>>>> 493250c (Names are printed, drawn and put into spreadsheets through one door each)
 from dspt.internal.progress import Reporter
 
 if TYPE_CHECKING:
@@ -313,7 +317,7 @@ class Run:
         ):
             rows = csv.writer(file)
             rows.writerow(["split", "item", "reason"])
-            rows.writerows([fault.split, fault.name, fault.reason] for fault in faults)
+            rows.writerows(map(spreadsheet_cell, (fault.split, fault.name, fault.reason)) for fault in faults)
 
     # One line for each epoch. The state is written after the line, so there may be a line too many, never one too few.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,12 @@ from dspt import __version__
 from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
-from dspt.cli.common import app, in_flags, options
+from dspt.cli.common import app, in_flags, options, print
 from dspt.internal.errors import InputError
+from dspt.internal.names import printable
+
+# Of click, or of the copy of it that comes with typer.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 def _version(asked: bool) -> None:
@@ -36,12 +40,16 @@ def _app(
 def main() -> None:
     """Run the command line; bad input is one sentence and exit status 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except _UsageError as error:  # it quotes what was given
+        error.message = printable(error.message)
+        error.show()
+        sys.exit(error.exit_code)
     except InputError as error:
         print(f"dspt: {in_flags(error, options())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\ndspt: stopped", file=sys.stderr)
+        print("", "dspt: stopped", sep="\n", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import json
 import re
@@ -11,12 +12,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
 
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
+from dspt.internal.names import printable
 
 app = typer.Typer(
     name="dspt",
@@ -153,16 +155,35 @@ def options() -> set[str]:
     return {flag for parameter in command.params for flag in parameter.opts}
 
 
+def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None) -> None:
+    """Print texts as Python does, but with nothing in them that a terminal would obey.
+
+    Every command prints with it, since any text may hold a name that comes from a stranger. A line is broken by `sep`
+    and `end` alone.
+
+    Parameters
+    ----------
+    *texts : object
+        What is printed.
+    sep, end : str
+        What is between the texts and behind them, printed as it is.
+    file : text file, optional
+        Where to: standard output if None.
+    """
+    builtins.print(*(printable(str(text)) for text in texts), sep=sep, end=end, file=file)
+
+
 def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object on a line."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print one JSON object on a line, in ASCII: names stay as they are, whatever is in them."""
+    print(json.dumps(value))
 
 
 def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
     """Print names with figures in percent under a title."""
     print(title)
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
+    names = [printable(name) for name, _ in rows]
+    width = max(map(len, names))
+    for name, (_, value) in zip(names, rows, strict=True):
         print(f"  {name:<{width}}  {'-' if value is None else f'{value:6.2f} %'}")
 
 
@@ -189,5 +210,6 @@ def resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         kept = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
         again = shlex.join(["dspt", *kept])
-        print(f"\nstopped; finished epochs are saved. To go on: {again}", file=sys.stderr)
+        print(file=sys.stderr)
+        print(f"stopped; finished epochs are saved. To go on: {again}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dspt.cli.common import Json, Quiet, app, print_json, reporter
+from dspt.cli.common import Json, Quiet, app, print, print_json, reporter
 from dspt.internal.errors import InputError
 
 data_app = typer.Typer(help="Datasets: where they are and what is in them.", no_args_is_help=True)
@@ -32,9 +32,9 @@ def list_data(json_output: Json = False) -> None:
     for row in rows:
         val = "-" if row["val"] is None else row["val"]
         print(f"{row['name']:<13}{row['classes']:>7}{row['train']:>7}{val:>7}{row['test']:>7}  {row['template']}")
-    print("\nlicence and official home")
+    print("", "licence and official home", sep="\n")
     for row in rows:
-        print(f"{row['name']:<13}{row['licence']}\n{'':13}{row['homepage']}")
+        print(f"{row['name']:<13}{row['licence']}", f"{'':13}{row['homepage']}", sep="\n")
 
 
 @data_app.command(name="check")

@@ -19,6 +19,7 @@ from dspt.cli.common import (
     app,
     in_flags,
     options,
+    print,
     print_json,
     reporter,
     resumable,

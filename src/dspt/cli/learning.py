@@ -20,6 +20,7 @@ from dspt.cli.common import (
     SkipBad,
     Test,
     app,
+    print,
     print_json,
     print_table,
     print_trust,
@@ -250,13 +251,13 @@ def demo(
         print_json(result)
         return
     methods = list(result["sym60"])
-    print(f"\n{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
+    print()
+    print(f"{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
     for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
         values = "".join(f"{result[key][m]:8.1f}" for m in methods)
         print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
     shown = f"means of the last {min(5, epochs - 1)} epochs" if epochs > 2 else "of one epoch"
-    print(f"\n{shown}, model {result['model']}, seed {seed}")
-    print("\n".join(result["plots"]))
+    print("", f"{shown}, model {result['model']}, seed {seed}", *result["plots"], sep="\n")
 
 
 @app.command(name="noise")

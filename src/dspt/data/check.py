@@ -13,6 +13,7 @@ from dspt.data import cifar, nine
 from dspt.data.images import BadImage, open_image
 from dspt.data.nine import SPLITS, USED, Listing, NamedDataset
 from dspt.internal.errors import NAMED, Fault, InputError, summary
+from dspt.internal.names import printable
 from dspt.internal.threads import Progress, in_threads
 
 # What one screen of a terminal shows.
@@ -223,14 +224,14 @@ def lines(found: Inspection) -> list[str]:
         room = _LINES - len(out)
         if room > 0:
             out += textwrap.wrap(
-                _printable(sentence),
+                printable(sentence),
                 _COLUMNS,
                 initial_indent="- ",
                 subsequent_indent="  ",
                 max_lines=min(room, 4),
                 placeholder=" …",
             )
-    return [_cut(_printable(line)) for line in out]
+    return [_cut(printable(line)) for line in out]
 
 
 def _split_lines(split: SplitInspection) -> list[str]:
@@ -252,10 +253,6 @@ def _split_lines(split: SplitInspection) -> list[str]:
         faults = [Fault(os.path.basename(f.name), f.reason) for f in split.first_broken]
         out.append(f"    broken: {summary(faults, split.broken)}")
     return out
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _cut(line: str) -> str:

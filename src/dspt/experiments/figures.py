@@ -62,7 +62,7 @@ def accuracy_vs_noise(results: Results) -> Any:
     for index, (axis, (dataset, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
         for variant, points in lines.items():
             _points(axis, points, **plots.style(variant.method, variant.label))
-        _finish(axis, results, dataset, f"{dataset}\n{words.KINDS[kind]}")
+        _finish(axis, results, dataset, f"{plots.caption(dataset)}\n{words.KINDS[kind]}")
         axis.set_xlabel("wrong labels (%)")
         shares = _shares(results, dataset, kind)
         axis.set_xticks(shares)
@@ -82,7 +82,7 @@ def gradient_distribution(results: Results) -> Any:
     for panel in grid:
         plots.shares(panel.axis, *panel.data)
         if panel.top and panel.variant.method in softmaxes:
-            panel.axis.set_title(f"{panel.variant.label}: {softmaxes[panel.variant.method]}")
+            panel.axis.set_title(f"{plots.caption(panel.variant.label)}: {softmaxes[panel.variant.method]}")
         if panel.bottom:
             panel.axis.set_xlabel(f"gradient on the logits, {plots.PULL}")
     _label_rows(grid, "share of samples (%)", one_scale=True)
@@ -231,7 +231,7 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
         axis = figure.add_subplot(spec[rows.index(condition), columns.index(variant)])
         panel = _Panel(axis, condition, variant, data, own[condition], condition == column[0], condition == column[-1])
         if panel.top:
-            axis.set_title(variant.label)
+            axis.set_title(plots.caption(variant.label))
         panels.append(panel)
     return figure, panels
 
@@ -250,14 +250,14 @@ def _label_rows(grid: Sequence[_Panel], text: str, one_scale: bool = False) -> N
 
 def _common(conditions: Sequence[Condition]) -> tuple[str, dict[Condition, str]]:
     """Return what the conditions have in common in words, and what each has of its own."""
-    texts = {condition: (condition.dataset, words.phrase(condition.noise)) for condition in conditions}
+    texts = {c: (plots.caption(c.dataset), plots.caption(words.phrase(c.noise))) for c in conditions}
     shared = {text for text in texts[conditions[0]] if all(text in own for own in texts.values())}
     own = {condition: "\n".join(text for text in found if text not in shared) for condition, found in texts.items()}
     return ", ".join(text for text in texts[conditions[0]] if text in shared), own
 
 
 def _title(condition: Condition) -> str:
-    return f"{condition.dataset}\n{words.phrase(condition.noise)}"
+    return f"{plots.caption(condition.dataset)}\n{plots.caption(words.phrase(condition.noise))}"
 
 
 def _finish(axis: Any, results: Results, dataset: str, title: str) -> None:

@@ -243,8 +243,3 @@ def rows(results: Results) -> list[dict[str, Any]]:
             cell, rank = results.cell(condition, variant.label), ranks.get(variant.label)
             add(condition, variant.label, " ".join(variant.options), cell, rank)
     return found
-
-
-def printable(text: str) -> str:
-    """Return the text with nothing in it that a terminal would obey."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

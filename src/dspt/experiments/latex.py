@@ -15,9 +15,9 @@ from dspt.experiments.grid import (
     Grid,
     Shown,
     arrange,
-    printable,
     remarks,
 )
+from dspt.internal.names import printable
 
 # A float cannot be broken over pages, and there is no room for more lines of this size on one.
 _LINES_OF_A_PAGE = 48

@@ -27,13 +27,13 @@ from dspt.experiments.grid import (
     Grid,
     Shown,
     arrange,
-    printable,
     remarks,
     rows,
 )
 from dspt.experiments.latex import latex
 from dspt.experiments.words import short
 from dspt.internal.errors import InputError
+from dspt.internal.names import printable, spreadsheet_cell
 
 
 def render(results: Results, style: str, *, colour: bool = False, width: int = 120) -> str:
@@ -189,7 +189,10 @@ def _csv(results: Results) -> str:
     file = io.StringIO()
     lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
     lines.writeheader()
-    lines.writerows(rows(results))
+    for row in rows(results):
+        lines.writerow(
+            {key: spreadsheet_cell(value) if isinstance(value, str) else value for key, value in row.items()}
+        )
     return file.getvalue()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dspt.internal.names import printable
 
 
 class InputError(ValueError):
@@ -31,18 +32,17 @@ class InputError(ValueError):
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line that can be read: control characters escaped, the middle of a long one left out.
+    """Return the text as one line that can be read: what is not printable escaped, the middle of a long one left out.
 
     The name of a file may hold a line break, and would make two lines of one sentence; and a cell of a table may be
     longer than anybody reads.
     """
     if len(text) > 2 * _HALF:
         text = f"{text[:_HALF]} … {text[-_HALF:]}"
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return printable(text)
 
 
 _HALF = 1000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,15 @@
+<<<<<<< HEAD
 """Names as they are compared, the prompt they are put into, and the model's.
+=======
+"""Names as they are compared and as they are shown, and the prompt they are put into.
+>>>>>>> 493250c (Names are printed, drawn and put into spreadsheets through one door each)
 
 A module of its own, because the command line needs it before anything that takes time to import.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -29,3 +34,36 @@ def lookup(name: str, known: Mapping[str, Known]) -> Known | None:
     A name with a slash is a path, as in "./pets", and never known.
     """
     return None if "/" in name or "\\" in name else known.get(plain(name))
+
+
+def printable(text: str) -> str:
+    r"""Return a text with nothing in it that a terminal would obey or a reader not see, all of that escaped.
+
+    The name of a file or a class may come from a stranger: control characters, line breaks, marks that turn the
+    direction of writing and characters without width are shown as Python writes them; a byte that is no UTF-8 as
+    itself, \xff.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    # Python reads the byte 0xff of a file name, where it is no text, as U+DCFF.
+    byte = ord(character) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(character)[1:-1]
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return a text as a cell of a CSV file, which no spreadsheet takes for a formula: "=A1" is "'=A1".
+
+    `from_spreadsheet_cell` returns every text as it was.
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_spreadsheet_cell(cell: str) -> str:
+    """Return the text of a cell that `spreadsheet_cell` made."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+# Apostrophes in front are counted in, so that a text which has one of its own comes back with it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")

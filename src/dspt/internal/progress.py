@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dspt.internal.names import printable
+
 # Without a terminal a line every so often is enough to see that work goes on.
 _QUIET_SECONDS = 15.0
 
@@ -27,7 +29,7 @@ class Reporter:
     def say(self, line: str) -> None:
         """Print one line."""
         if not self.silent:
-            print(self._wording(line), file=sys.stderr, flush=True)
+            print(printable(self._wording(line)), file=sys.stderr, flush=True)
 
     @contextmanager
     def task(self, title: str, total: float, done: float = 0, unit: str = "") -> Iterator[Update]:
@@ -61,21 +63,21 @@ class Reporter:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(title, total=total, text="")
+            task = progress.add_task(printable(title), total=total, text="")
             progress.update(task, completed=done)
 
             started, first = time.monotonic(), done
 
             def update(done: float, text: str) -> None:
                 text = text or _rate(done - first, time.monotonic() - started, unit)
-                progress.update(task, completed=done, text=text)
+                progress.update(task, completed=done, text=printable(text))
 
             yield update
 
