@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated, Any
 
@@ -39,6 +40,8 @@ def _app(
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may know fewer letters than names have
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:  # it quotes what was given

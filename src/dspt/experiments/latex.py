@@ -121,6 +121,7 @@ _LATEX = {
     "<": r"$<$",
     ">": r"$>$",
     "|": r"$|$",
+    "[": "{[}",  # behind the end of a line it would begin an option
     "±": r"$\pm$",
     "−": r"$-$",
 }

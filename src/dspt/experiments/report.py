@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from dspt import __version__
 from dspt.experiments import collect, figures
@@ -21,11 +22,14 @@ from dspt.experiments.collect import Results, TableRun
 from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks
 from dspt.internal.errors import InputError
 from dspt.internal.files import write_text
+from dspt.internal.names import printable
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
+    # What a macro made is Markup; everything else may hold the name of a file.
+    finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -110,8 +114,7 @@ def write_report(
         sections=[section for section in sections if section.parts],
         version=__version__,
     )
-    # The name of a file may hold bytes that are no UTF-8.
-    write_text(path, text.encode("utf-8", "replace").decode("utf-8"))
+    write_text(path, text)
 
 
 @dataclass(frozen=True)

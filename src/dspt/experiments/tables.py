@@ -73,7 +73,7 @@ def _terminal(results: Results, colour: bool, width: int) -> str:
         emoji=False,
     )
     title = f"{results.experiment.name}: {results.experiment.title}"
-    console.print(title, style="bold")
+    console.print(printable(title), style="bold")
     if not results.experiment.conditions:
         console.print(f"\n{NOTHING}")
         return file.getvalue()
@@ -122,7 +122,7 @@ def _part(grid: Grid, part: range, colour: bool) -> Table:
         if block.name:
             add(f"{printable(block.name)} ", [""] * len(heads))
         for row in block.rows:
-            add(f"  {row.label} ", [_ours_on_terminal(shown, colour) for shown in row.shown])
+            add(f"  {printable(row.label)} ", [_ours_on_terminal(shown, colour) for shown in row.shown])
             if row.compared:
                 add(f"  {THEIRS} ", list(map(_theirs_on_terminal, row.shown)), style="dim")
     return table
@@ -190,9 +190,8 @@ def _csv(results: Results) -> str:
     lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
     lines.writeheader()
     for row in rows(results):
-        lines.writerow(
-            {key: spreadsheet_cell(value) if isinstance(value, str) else value for key, value in row.items()}
-        )
+        words = {name: spreadsheet_cell(printable(cell)) for name, cell in row.items() if isinstance(cell, str)}
+        lines.writerow(row | words)
     return file.getvalue()
 
 

@@ -52,4 +52,6 @@ def write_text(path: Path | str, text: str) -> None:
 
 def write_json(path: Path | str, value: Any) -> None:
     """Put `value` at `path` as JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # A byte of a file name that is no text is written as JSON escapes it.
+    write_text(path, text.encode(errors="backslashreplace").decode())
