@@ -135,7 +135,7 @@ def test_data_check(shown, photos):
 
 
 def test_options_and_commands_that_are_not_there(shown):
-    assert r"--\x1b[2J" in shown("train", "--\x1b[2J", status=2)
+    assert r"--\x1b[2J\u202e" in shown("train", "--\x1b[2J\u202e", status=2)
     assert r"\u202e" in shown("tr\u202eain", status=2)
     shown("train", "embedded", "--epochs", "\x1b[2J", status=2)
 
