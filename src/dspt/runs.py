@@ -33,11 +33,7 @@ from dspt import __version__, noise
 from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import replacing, uninterrupted, write_json
-<<<<<<< HEAD
-from dspt.internal.names import AUTO
-=======
-from dspt.internal.names import spreadsheet_cell
->>>>>>> 493250c (Names are printed, drawn and put into spreadsheets through one door each)
+from dspt.internal.names import AUTO, spreadsheet_cell
 from dspt.internal.progress import Reporter
 
 if TYPE_CHECKING:

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Names as they are compared, the prompt they are put into, and the model's.
-=======
-"""Names as they are compared and as they are shown, and the prompt they are put into.
->>>>>>> 493250c (Names are printed, drawn and put into spreadsheets through one door each)
+"""Names as they are compared and as they are shown, the prompt they are put into, and the model's.
 
 A module of its own, because the command line needs it before anything that takes time to import.
 """
