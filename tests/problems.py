@@ -48,9 +48,11 @@ def finished_run(
 ) -> Path:
     """Return `folder` with a finished run in it, as `dspt train` leaves it as far as tables and figures look."""
     folder.mkdir(parents=True)
-    described = {"format": 1, "settings": settings or {}, "class_names": list(class_names)}
+    asked = {"method": result["method"], "seed": result["seed"], "epochs": 5} | (settings or {})
+    described = {"format": 1, "settings": asked, "class_names": list(class_names)}
+    described |= {"data": result["data"], "noise": result["noise"]}
     (folder / "config.json").write_text(json.dumps(described))
-    (folder / "result.json").write_text(json.dumps({"epochs": 5, **result}))
+    (folder / "result.json").write_text(json.dumps({"epochs": asked["epochs"], **result}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if environment is not None:
         (folder / "environment.json").write_text(json.dumps(environment))

@@ -410,6 +410,130 @@ class TestCollect:
         assert collect.collect(catalogue.get("main"), runs).runs == ()
 
 
+class TestOwnRuns:
+    """An experiment's table, figure and page take its own runs, and name what they do not use."""
+
+    def add(self, runs, name, data="caltech101", method="dspt", seed=1, accuracy=80.0, noise="sym:0.4", **settings):
+        result = {"data": data, "noise": noise, "method": method, "seed": seed, "accuracy": accuracy}
+        return finished_run(runs / name, result | {"zero_shot": 60.0}, {"epochs": 50, **settings})
+
+    def table(self, runs, *more):
+        """Return what a table says as JSON, and the folders it does not use by reason."""
+        shown = dspt("table", "main", "--runs", runs, "--json", *more)
+        assert shown.exit_code == 0, shown.output
+        found = json.loads(shown.stdout)
+        return found, {Path(one["folder"]).name: one["reason"] for one in found["not_used"]}, shown.stderr
+
+    def cells(self, found):
+        return {(c["dataset"], c["method"]): c["seed_numbers"] for c in found["cells"] if c["seed_numbers"]}
+
+    def test_own_photos_are_neither_shown_nor_in_the_way(self, tmp_path):
+        self.add(tmp_path, "a")
+        self.add(tmp_path, "photos", data="photos", epochs=7, learner="prototypes")
+        found, not_used, stderr = self.table(tmp_path)
+        assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
+        assert found["title"].endswith("on 1 of its 9 datasets")
+        assert not_used == {"photos": "photos is not one of the datasets of main"}
+        assert f"not used: {tmp_path / 'photos'}: photos is not one of the datasets of main" in stderr
+        found, not_used, _ = self.table(tmp_path, "--only", "dataset=photos")
+        assert self.cells(found) == {("photos", "DSPT"): [1]}
+        assert not_used == {}
+
+    def test_own_photos_alone_are_no_table(self, tmp_path):
+        self.add(tmp_path, "photos", data="photos")
+        shown = dspt("table", "main", "--runs", tmp_path)
+        assert "main: no runs of it below" in str(shown.exception)
+        assert "photos is not one of the datasets of main" in shown.stderr
+
+    def test_other_data_stand_in_only_if_reproduce_made_them_and_nothing_is_of_the_papers(self, tmp_path):
+        made = "dspt-sym-0.4-seed1-0123abcd"
+        self.add(tmp_path / "embedded", made, data="embedded", epochs=2)
+        self.add(tmp_path, "photos", data="photos")
+        found, not_used, _ = self.table(tmp_path)
+        assert self.cells(found) == {("embedded", "DSPT"): [1]}
+        assert found["title"].endswith("on embedded instead of its 9 datasets")
+        assert list(not_used) == ["photos"]
+        self.add(tmp_path, "a")
+        found, not_used, _ = self.table(tmp_path)
+        assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
+        assert set(not_used) == {"photos", made}
+
+    def test_runs_with_other_settings_do_not_stop_those_with_the_papers(self, tmp_path):
+        self.add(tmp_path, "a")
+        self.add(tmp_path, "short", method="coop", epochs=5)
+        found, not_used, _ = self.table(tmp_path)
+        assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
+        assert not_used == {"short": "main is not made with epochs 5"}
+        found, _, _ = self.table(tmp_path, "--where", "epochs=5")
+        assert self.cells(found) == {("Caltech101", "CoOp"): [1]}
+
+    def test_what_only_leaves_out_was_asked_for_and_is_not_told(self, tmp_path):
+        self.add(tmp_path, "a")
+        self.add(tmp_path, "b", data="dtd")
+        self.add(tmp_path, "c", method="coop")
+        self.add(tmp_path, "d", noise="sym:0.9")
+        found, not_used, _ = self.table(tmp_path, "--only", "dataset=caltech101,method=dspt")
+        assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
+        assert not_used == {"d": "its noise is not one of main"}
+
+    def test_many_folders_of_one_reason_are_one_line(self, tmp_path):
+        self.add(tmp_path, "a")
+        for number in range(7):
+            self.add(tmp_path, f"p{number}", data="photos", seed=number)
+        _, not_used, stderr = self.table(tmp_path)
+        assert len(not_used) == 7
+        (line,) = stderr.splitlines()
+        assert f"{tmp_path / 'p4'} and 2 more (--json names all): photos is not" in line
+
+    def test_a_damaged_seed_is_named_and_not_counted(self, tmp_path):
+        for method in ("coop", "dspt"):
+            for seed in (1, 2):
+                self.add(tmp_path, f"{method}{seed}", method=method, seed=seed, accuracy=70.0 + 2 * seed)
+        file = tmp_path / "coop2" / "result.json"
+        file.write_text(file.read_text()[:40])
+        found, not_used, stderr = self.table(tmp_path)
+        assert self.cells(found) == {("Caltech101", "CoOp"): [1], ("Caltech101", "DSPT"): [1, 2]}
+        assert "result.json cannot be read" in not_used["coop2"]
+        assert "coop2" in stderr
+        assert "Seeds 1, 2; CoOp: seed 1 only" in found["notes"]
+
+    def test_the_result_of_another_seed_is_named_and_not_counted(self, tmp_path):
+        one, other = (self.add(tmp_path, f"seed{seed}", seed=seed, accuracy=70.0 + seed) for seed in (1, 2))
+        (other / "result.json").write_bytes((one / "result.json").read_bytes())
+        found, not_used, _ = self.table(tmp_path)
+        assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
+        assert "belongs to another run (its seed is 1, not 2)" in not_used["seed2"]
+
+    def test_figures_and_the_page_name_them_too(self, tmp_path):
+        runs = tmp_path / "runs"
+        self.add(runs, "a")
+        self.add(runs, "photos", data="photos", epochs=7)
+        broken = self.add(runs, "broken", seed=2)
+        (broken / "result.json").write_text("{")
+        drawn = dspt("figure", "accuracy-vs-noise", "--runs", runs, "--out", tmp_path, "--json")
+        assert drawn.exit_code == 0, drawn.output
+        found = json.loads(drawn.stdout)
+        assert {Path(one["folder"]).name for one in found["not_used"]} == {"photos", "broken"}
+        assert found["title"].endswith("on 1 of its 4 datasets")
+        page = dspt("report", "--runs", runs, "--out", tmp_path / "report.html", "--json")
+        assert page.exit_code == 0, page.output
+        not_used = {Path(one["folder"]).name: one["reason"] for one in json.loads(page.stdout)["not_used"]}
+        assert set(not_used) == {"photos", "broken"}
+        text = (tmp_path / "report.html").read_text()
+        assert "Folders not used" in text
+        assert f"run folder {broken}: result.json cannot be read" in text
+        assert f"run folder {runs / 'photos'}: it belongs to no table or figure" in text
+        assert "Accuracy over the share of wrong labels, on 1 of its 4 datasets" in text
+
+    def test_a_noise_that_the_experiment_has_on_another_dataset_only_is_not_its_own(self, tmp_path):
+        self.add(tmp_path, "a", data="dtd", noise="sym:0.4")
+        self.add(tmp_path, "b", data="dtd", noise="pair:0.4")  # which logitclip-tau has on pets and UCF101
+        told = []
+        results = collect.gather(catalogue.get("logitclip-tau"), tmp_path, tell=told.append)
+        assert [run.folder.name for run in results.runs] == ["a"]
+        assert [why.folder.name for why in told] == ["b"]
+
+
 class TestCommands:
     """Every experiment, from the runs to what is made of them."""
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from math import e, log
 
 import numpy as np
@@ -12,7 +13,7 @@ from problems import finished_run
 
 from dspt import plots
 from dspt.experiments import figures
-from dspt.experiments.catalogue import EXPERIMENTS, get
+from dspt.experiments.catalogue import EXPERIMENTS, get, on_data
 from dspt.experiments.collect import collect, find_runs
 from dspt.internal.errors import InputError
 from dspt.methods import METHODS
@@ -59,7 +60,11 @@ def histogram(right, wrong):
 
 
 def results(name, folder):
-    return collect(get(name), find_runs(folder))
+    """Return the results of all runs there; those on data that are not the paper's are asked for."""
+    found, experiment = find_runs(folder), get(name)
+    others = {run.dataset for run in found} - set(experiment.datasets)
+    asked = on_data(experiment, sorted(others)).conditions
+    return collect(replace(experiment, conditions=(*experiment.conditions, *asked)), found)
 
 
 def write_all(name, folder):

@@ -100,10 +100,10 @@ def test_without_runs_says_so(report):
 
 def test_holds_figures_in_itself_with_words_for_those_who_do_not_see_them(tmp_path, report):
     (tmp_path / "f.png").write_bytes(PNG)
-    page = report({"loss-curves": tmp_path / "f.png"})
+    page = report({"Mean loss": tmp_path / "f.png"})
     (image,) = page.all("img")
     assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) == PNG
-    assert "Mean loss of correctly and wrongly labelled samples" in image["alt"]
+    assert image["alt"] == "Figure: Mean loss"
 
 
 def test_a_figure_that_is_no_png_or_not_there_is_named(tmp_path, report):
@@ -126,14 +126,8 @@ def test_asks_nothing_of_the_network(tmp_path, report):
 
 def test_escapes_everything_that_comes_from_run_folders(tmp_path, report):
     evil = "<script>alert('x')</script>\"&$title"
-    add_run(
-        tmp_path / "runs" / "<b>&folder",
-        80.0,
-        data=evil,
-        option=[],
-        environment={"<i>key": evil},
-    )
-    add_run(tmp_path / "runs" / "c", 80.0, template=evil + "{}", data=evil)
+    add_run(tmp_path / "runs" / "<b>&folder", 80.0, environment={"<i>key": evil})
+    add_run(tmp_path / "runs" / "c", 80.0, template=evil + "{}")
     add_run(tmp_path / "runs" / "d", 80.0, data=evil, method=evil, noise=evil, option=[evil + "=1"])
     page = report()
     assert len(page.all("script")) == 1
@@ -215,7 +209,7 @@ def test_networks_from_scratch_of_different_sizes_have_tables_of_their_own(tmp_p
 def test_what_cannot_be_shown_is_named_and_the_rest_is_there(tmp_path):
     add_run(tmp_path / "runs" / "a", 80.0)
     add_run(tmp_path / "runs" / "b", 81.0)  # the same run, another accuracy
-    add_run(tmp_path / "runs" / "c", 20.0, data="embedded", method="upl", noise="none")
+    add_run(tmp_path / "runs" / "c", 20.0, data="dtd", method="upl", noise="none")
     shown = make(tmp_path / "runs", tmp_path / "report.html")
     assert "main" in shown.left_out
     text = Page((tmp_path / "report.html").read_text()).text()

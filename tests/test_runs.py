@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from dspt import noise
 from dspt.config import Config
 from dspt.internal.errors import InputError
-from dspt.runs import Run, find
+from dspt.runs import Result, Run, find
 from dspt.train import State
 from dspt.workflows.train import run
 
@@ -252,11 +252,94 @@ def test_a_folder_that_is_passed_over_is_told(tmp_path, change, reason):
     assert "odd" in str(told[0])
 
 
-@pytest.mark.parametrize("wrong", [{"accuracy": True}, {"accuracy": float("nan")}, {"seed": "1"}, {"noise_rate": "x"}])
-def test_a_result_that_no_run_can_have_is_passed_over(tmp_path, wrong):
-    result = {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0}
-    finished_run(tmp_path / "odd", result | wrong)
-    assert find(tmp_path) == []
+RESULT = {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("accuracy", [True, "50", 1e308, -5, 100.1, float("nan"), float("inf"), 10**400, [50.0]]),
+        ("last_accuracy", [False, -0.1, 101]),
+        ("zero_shot", [1e308, float("nan")]),
+        ("wrong_labels", [-0.1, 1.1, True]),
+        ("loss", [float("inf"), "x"]),
+        ("seconds", [float("inf"), -1.0, None, 1e300]),
+        ("seed", ["1", 1.0, True]),
+        ("epochs", [-1, 5.0, None, True]),
+        ("samples", [-1, 0.5, True]),
+        ("skipped", [-1, None, "0"]),
+        ("noise_rate", ["x", float("nan"), True, None]),
+        ("method", [1, None]),
+    ],
+)
+def test_a_result_that_no_run_can_have_is_refused(field, values):
+    for value in values:
+        with pytest.raises(ValueError, match=field):
+            Result.from_dict({"epochs": 5, **RESULT, field: value})
+
+
+def test_a_result_at_the_bounds_is_read():
+    for values in ({"accuracy": 0}, {"accuracy": 100.0, "wrong_labels": 1}, {"accuracy": None, "noise_rate": -1.5}):
+        assert Result.from_dict({"epochs": 5, **RESULT, **values}).epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"seed": 2}, "its seed is 2, not 1"),
+        ({"method": "coop"}, "its method is 'coop', not 'dspt'"),
+        ({"noise": "sym:0.4"}, "its noise is 'sym:0.4', not 'none'"),
+        ({"epochs": 6}, "its epochs is 6, not 5"),
+        ({"data": "y"}, "its data is 'y', not '/somewhere/x.npz'"),
+    ],
+)
+def test_the_result_of_another_run_is_refused(tmp_path, change, difference):
+    folder = finished_run(tmp_path / "run", RESULT)
+    described = json.loads((folder / "config.json").read_text()) | {"data": "/somewhere/x.npz"}
+    (folder / "config.json").write_text(json.dumps(described))
+    assert len(find(tmp_path)) == 1
+    (folder / "result.json").write_text(json.dumps({"epochs": 5} | RESULT | change))
+    told = []
+    assert find(tmp_path, told.append) == []
+    assert f"result.json belongs to another run ({difference})" in str(told[0])
+    assert told[0].folder == folder
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("pets", "OxfordPets"), ("cifar10", "cifar-10"), ("some/link", "photos"), (".", "photos"), ("a/b.csv", "b")],
+)
+def test_data_go_by_the_name_that_their_source_gives_them(tmp_path, source, name):
+    folder = finished_run(tmp_path / "run", RESULT | {"data": name})
+    described = json.loads((folder / "config.json").read_text()) | {"data": source}
+    (folder / "config.json").write_text(json.dumps(described))
+    assert len(find(tmp_path)) == 1
+
+
+def test_a_run_of_zero_shot_has_no_epochs(tmp_path):
+    finished_run(tmp_path / "run", RESULT | {"method": "zero-shot", "epochs": 0})
+    assert len(find(tmp_path)) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes with names elsewhere")
+@pytest.mark.parametrize("name", ["result.json", "config.json", "environment.json", "metrics.jsonl"])
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
+def test_what_is_no_regular_file_is_not_read(tmp_path, name, make):
+    folder = finished_run(tmp_path / "run", RESULT)
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    told = []
+    assert find(tmp_path, told.append) == []
+    assert f"{name} is not a regular file" in str(told[0])
+
+
+def test_a_run_that_is_not_finished_is_told(tmp_path):
+    folder = finished_run(tmp_path / "run", RESULT)
+    (folder / "result.json").unlink()
+    (folder / "state.safetensors").write_bytes(b"")
+    told = []
+    assert find(tmp_path, told.append) == []
+    assert str(told[0]).startswith(f"run folder {folder}: it is not finished")
 
 
 def test_all_of_a_state_is_saved(tmp_path):

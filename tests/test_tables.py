@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from problems import finished_run
 
-from dspt.experiments.catalogue import EXPERIMENTS, NINE
+from dspt.experiments.catalogue import EXPERIMENTS, NINE, on_data
 from dspt.experiments.collect import collect, find_runs
-from dspt.experiments.grid import AVERAGE, arrange
+from dspt.experiments.grid import AVERAGE, arrange, title
 from dspt.experiments.tables import STYLES, render
 from dspt.internal.errors import InputError
 
@@ -35,7 +36,11 @@ def results(tmp_path):
             }
             settings = {"epochs": 5} | ({"learner": "network"} if experiment.from_scratch else {})
             finished_run(folder, result, settings)
-        return collect(experiment, find_runs(tmp_path))
+        found = find_runs(tmp_path)
+        # those that are not the paper's are asked for
+        others = {run.dataset for run in found} - set(experiment.datasets)
+        asked = on_data(experiment, sorted(others)).conditions
+        return collect(replace(experiment, conditions=(*experiment.conditions, *asked)), found)
 
     return make
 
@@ -108,6 +113,20 @@ class TestMarks:
         assert markdown_cells(text, "CoOp")[0].startswith("**70.0**")
         assert markdown_cells(text, "MAE")[0] == "**70.0**"
         assert markdown_cells(text, "DSPT")[0].startswith("<u>60.0</u>")
+
+    def test_what_looks_equal_shares_a_mark_whatever_the_hidden_decimals(self, results):
+        runs = [("DTD", "sym:0.4", m, 1, a) for m, a in (("coop", 70.04), ("mae", 69.96), ("dspt", 69.94))]
+        text = render(results(runs), "markdown")
+        assert markdown_cells(text, "CoOp")[0].startswith("**70.0**")
+        assert markdown_cells(text, "MAE")[0] == "**70.0**"
+        assert markdown_cells(text, "DSPT")[0].startswith("<u>69.9</u>")
+
+    def test_a_half_is_shown_and_ranked_as_more(self, results):
+        runs = [("DTD", "sym:0.4", m, 1, a) for m, a in (("coop", 79.35), ("mae", 79.4), ("dspt", 79.34))]
+        text = render(results(runs), "markdown")
+        assert markdown_cells(text, "CoOp")[0].startswith("**79.4**")
+        assert markdown_cells(text, "MAE")[0] == "**79.4**"
+        assert markdown_cells(text, "DSPT")[0].startswith("<u>79.3</u>")
 
     def test_a_difference_that_rounds_to_zero_has_no_sign(self, results):
         text = render(results([("Caltech101", "sym:0.4", "dspt", 1, 95.04)]), "markdown")
@@ -185,7 +204,7 @@ class TestGrid:
     def test_columns_stand_below_each_other_though_a_name_has_wide_letters(self, results):
         runs = [(name, "none", "upl", 1, 60.0) for name in ("花の写真", "photos")]
         lines = render(results(runs, EXPERIMENTS["unsupervised"]), "terminal").splitlines()
-        head, figures = (next(t for t in lines if word in t) for word in ("花", "UPL"))
+        head, figures = (next(t for t in lines if word in t) for word in ("AVG", "UPL"))
         # each of the four letters before it is two places wide
         assert head.index("AVG") + 4 == figures.rindex("60.0")
 
@@ -259,9 +278,50 @@ class TestNotes:
         text = render(results([("embedded", "sym:0.4", "dspt", 1, 90.0)], zero_shot=None), "terminal")
         assert "ViT-B/16" not in text
 
+    def test_tell_which_seeds_are_in_each_cell_where_cells_differ(self, results):
+        runs = [("DTD", n, m, s, 60.0) for n in ("sym:0.4", "sym:0.6") for m in ("mae", "dspt") for s in (1, 2)]
+        runs += [
+            ("DTD", "sym:0.4", "coop", 1, 60.0),
+            ("DTD", "sym:0.6", "coop", 1, 60.0),
+            ("DTD", "sym:0.6", "coop", 2, 60),
+        ]
+        text = " ".join(render(results(runs), "terminal").split())
+        assert "Seeds 1, 2; CoOp at sym 40 %: seed 1 only." in text
+
+    def test_name_a_method_once_that_has_other_seeds_everywhere(self, results):
+        runs = [("DTD", "sym:0.4", m, s, 60.0) for m in ("mae", "dspt", "gce") for s in (1, 2)]
+        runs += [("UCF101", n, "coop", 3, 60.0) for n in ("sym:0.4", "sym:0.6")]
+        text = " ".join(render(results(runs), "terminal").split())
+        assert "Seeds 1, 2; CoOp at UCF101: seed 3 only." in text
+
+    def test_say_the_seeds_alone_where_all_cells_have_the_same(self, results):
+        text = render(results([("DTD", "sym:0.4", m, s, 60.0) for m in ("mae", "dspt") for s in (1, 2)]), "terminal")
+        assert "Seeds 1, 2." in text
+
+
+class TestTitle:
+    @pytest.mark.parametrize(
+        ("datasets", "words"),
+        [
+            (("DTD",), "noise, on 1 of its 9 datasets"),
+            (NINE, "noise, on all of its 9 datasets"),
+            (("embedded",), "noise, on embedded instead of its 9 datasets"),
+            (("DTD", "UCF101", "embedded"), "noise, on 2 of its 9 datasets and on embedded"),
+            (("a", "b", "c", "d"), "noise, on 4 other datasets instead of its 9 datasets"),
+        ],
+    )
+    def test_says_on_how_many_of_which_datasets_it_is(self, results, datasets, words):
+        found = results([(name, "sym:0.4", "dspt", 1, 60.0) for name in datasets])
+        assert title(found).endswith(words)
+        assert f"**Accuracy (%) under symmetric and pair-flip {words}**\n" in render(found, "markdown")
+
+    def test_of_an_experiment_on_one_dataset_names_it(self, results):
+        run = ("CIFAR10", "sym:0.2", "coop", 1, 70.0)
+        assert title(results([run], EXPERIMENTS["cifar10"])).endswith("from scratch, on CIFAR10")
+
 
 class TestCsv:
-    def test_parses_back_to_the_same_numbers(self, results):
+    def test_parses_back_to_the_same_numbers_to_four_decimals(self, results):
         found = results(RUNS)
         rows = list(csv.DictReader(io.StringIO(render(found, "csv"))))
         assert len(rows) == 1 + len(MAIN.noises) * len(MAIN.variants)  # zero-shot, and the cells
@@ -273,7 +333,8 @@ class TestCsv:
                 assert row["dataset"] == "Caltech101"
                 assert int(row["seeds"]) == len(cell.values)
                 for name in ("mean", "std", "paper", "difference"):
-                    assert (float(row[name]) if row[name] else None) == getattr(cell, name)
+                    assert (float(row[name]) if row[name] else None) == pytest.approx(getattr(cell, name), abs=5e-5)
+                assert row["seed_numbers"] == " ".join(map(str, cell.seeds))
         ranks = {r["method"]: r["rank"] for r in rows if r["noise"] == "sym:0.4" and r["rank"]}
         assert ranks == {"DSPT": "1", "CoOp": "2"}
 

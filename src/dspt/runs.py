@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,10 +31,12 @@ import numpy as np
 
 from dspt import __version__, noise
 from dspt.config import HARMLESS, Settings, config_for, from_dict
+from dspt.data import cifar, featurefile, manifest, nine
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import replacing, uninterrupted, write_json
-from dspt.internal.names import AUTO, spreadsheet_cell
+from dspt.internal.names import AUTO, plain, spreadsheet_cell
 from dspt.internal.progress import Reporter
+from dspt.internal.rounding import figure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,18 +171,38 @@ class Result:
         known = {each.name for each in fields(cls)} - {"found"}
         found = {key: value for key, value in values.items() if key not in known}
         made = cls(**{key: values[key] for key in known if key in values}, found=found)
-        texts = (made.data, made.noise, made.method, made.run)
-        numbers = (made.accuracy, made.last_accuracy, made.zero_shot, made.wrong_labels, made.loss)
-        sound = (
-            all(isinstance(text, str) for text in texts)
-            and all(number is None or _is_number(number) for number in numbers)
-            and _is_number(made.seconds)
-            and type(made.seed) is int
-            and all(_is_number(value) for value in made.found.values())
-        )
-        if not sound:
-            raise ValueError("not a result")
+        odd = [name for name, sound in _SOUND.items() if not sound(getattr(made, name))]
+        odd += [name for name, value in found.items() if not _is_number(value)]
+        if odd:
+            raise ValueError(f"{odd[0]}: no run can have {values[odd[0]]!r}")
         return made
+
+
+def _is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:
+    # a whole number may be too large for a float, and NaN is not within any bounds
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and _is_number(value, 0)
+
+
+# What the fields of a result may be.
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("data", "noise", "method", "run"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(
+        ("accuracy", "last_accuracy", "zero_shot"), lambda value: value is None or _is_number(value, 0, 100)
+    ),
+    "wrong_labels": lambda value: value is None or _is_number(value, 0, 1),
+    "loss": lambda value: value is None or _is_number(value),
+    "seconds": lambda value: _is_number(value, 0, 1e12),  # 30,000 years
+    "seed": lambda value: type(value) is int,
+    "epochs": _is_count,
+    **dict.fromkeys(("samples", "epochs_averaged"), lambda value: value is None or _is_count(value)),
+    "model": lambda value: value is None or isinstance(value, str),
+    "test_labels_known": lambda value: value is None or isinstance(value, bool),
+    "skipped": _is_count,
+}
 
 
 @dataclass(frozen=True)
@@ -423,20 +445,70 @@ class Finished:
     result: Result
 
 
-def find(folder: Path, tell: Callable[[InputError], None] = lambda error: None) -> list[Finished]:
+class NotUsed(InputError):
+    """Why a run folder is not used, by tables or at all: `folder`, and the `reason` without its name."""
+
+    def __init__(self, folder: Path, why: InputError) -> None:
+        self.folder = folder
+        self.reason = InputError(why.sentence.removeprefix(f"run folder {folder}: "), why.advice)
+        super().__init__(f"run folder {folder}: {self.reason.sentence}", why.advice)
+
+
+def find(folder: Path, tell: Callable[[NotUsed], None] = lambda why: None) -> list[Finished]:
     """Return the finished runs below a folder, sorted by path.
 
-    What is no run, a damaged one or one of another version is passed over; `tell` hears why.
+    A run that is not finished, a damaged one, one of another version or with the result of another run is passed over;
+    `tell` hears which and why.
     """
     found = []
-    for path in sorted(folder.rglob(RESULT)):
-        run = Run(path.parent)
+    for path in sorted(Path(path) for path, *names in os.walk(folder) if {RESULT, STATE} & {*names[0], *names[1]}):
         try:
-            if (result := run.result()) is not None:
-                found.append(Finished(run, run.description(), result))
-        except InputError as error:
-            tell(error)
+            found.append(_finished(Run(path)))
+        except InputError as why:
+            tell(NotUsed(path, why))
     return found
+
+
+def _finished(run: Run) -> Finished:
+    for name in _FILES:
+        if (run.path / name).exists() and not (run.path / name).is_file():  # a pipe would be read for ever
+            raise InputError(f"run folder {run.path}: {name} is not a regular file; remove it")
+    description, result = run.description(), run.result()
+    if result is None:
+        raise InputError(f"run folder {run.path}: it is not finished; the command that began it goes on with it")
+    if difference := _difference(description, result):
+        raise InputError(
+            f"run folder {run.path}: its {RESULT} belongs to another run ({difference}); remove the folder"
+        )
+    return Finished(run, description, result)
+
+
+def _difference(description: Description, result: Result) -> str:
+    """Return in what a result is not of the run described: "its seed is 2, not 1"; "" if in nothing."""
+    settings, source = description.settings, description.data or ""
+    asked = {
+        "data": result.data if _may_be_called(source, result.data) else source,
+        "noise": description.noise or result.noise,
+        "method": settings.method,
+        "seed": settings.seed,
+        "epochs": settings.epochs if result.epochs else 0,  # zero-shot learns in none
+    }
+    given = {name: getattr(result, name) for name in asked}
+    return next(
+        (f"its {name} is {given[name]!r}, not {asked[name]!r}" for name in asked if given[name] != asked[name]), ""
+    )
+
+
+def _may_be_called(source: str, name: str) -> bool:
+    """Return whether data of this source may have this name. A folder may be a link to one of any name."""
+    if known := _known(source):
+        return known is _known(name)
+    path = Path(source)
+    return path.suffix not in (*manifest.SUFFIXES, *featurefile.SUFFIXES) or plain(path.stem) == plain(name)
+
+
+def _known(name: str) -> object:
+    return nine.find(name) or cifar.find(name)
 
 
 def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) -> Learnt:
@@ -500,7 +572,7 @@ def epoch_text(record: Record, epochs: int) -> str:
     if record.get("loss") is not None:
         text += f"  loss {record['loss']:.3f}"
     if "accuracy" in record:
-        text += f"  accuracy {record['accuracy']:.1f} %"
+        text += f"  accuracy {figure(record['accuracy'], 1)} %"
     return text
 
 
@@ -590,7 +662,3 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         flat |= _flat(inner, f"{name}.{key}" if name else key)
     return flat
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -19,6 +19,7 @@ import typer
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
+from dspt.internal.rounding import figure
 
 app = typer.Typer(
     name="dspt",
@@ -174,8 +175,26 @@ def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None =
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object on a line, in ASCII: names stay as they are, whatever is in them."""
-    print(json.dumps(value))
+    """Print one JSON object on a line, in ASCII: names stay as they are, whatever is in them.
+
+    Numbers are without the digits that binary sums leave: 63.75 for 63.74999999999999.
+    """
+    print(json.dumps(_rounded(value)))
+
+
+# What is in percent, as it is or by class, prompt or method.
+_PERCENT = {"accuracy", "last_accuracy", "zero_shot", "per_class", "templates", "sym60", "pair40"}
+
+
+def _rounded(value: Any, percent: bool = False) -> Any:
+    """Return JSON with percentages to four decimals and all other numbers to twelve digits, wherever the point is."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner, percent or key in _PERCENT) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner, percent) for inner in value]
+    if not isinstance(value, float):
+        return value
+    return round(value, 4) if percent else float(f"{value:.12g}")
 
 
 def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
@@ -184,7 +203,7 @@ def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
     names = [printable(name) for name, _ in rows]
     width = max(map(len, names))
     for name, (_, value) in zip(names, rows, strict=True):
-        print(f"  {name:<{width}}  {'-' if value is None else f'{value:6.2f} %'}")
+        print(f"  {name:<{width}}  {'-' if value is None else f'{figure(value, 2):>6} %'}")
 
 
 def print_trust(known: bool | None) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,12 +26,13 @@ from dspt.cli.common import (
     resumable,
     writing,
 )
-from dspt.internal.errors import InputError
+from dspt.internal.errors import NAMED, InputError, one_line
 
 if TYPE_CHECKING:
     from dspt.engine.job import Job
     from dspt.experiments.catalogue import Experiment
     from dspt.experiments.collect import Results
+    from dspt.runs import NotUsed
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")]
 Runs = Annotated[Path, typer.Option(help="The folder below which the run folders are.")]
@@ -179,9 +181,10 @@ def table(
     from dspt.experiments import grid, tables
     from dspt.internal.files import write_text
 
-    results = _results(name, runs, only, where, every_dataset)
+    results, not_used = _results(name, runs, only, where, every_dataset)
     if json_output:
-        print_json({"experiment": name, "notes": results.notes, "cells": grid.rows(results)})
+        about = {"experiment": name, "title": grid.title(results), "notes": results.notes}
+        print_json(about | {"cells": grid.rows(results), "not_used": not_used})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
@@ -211,11 +214,12 @@ def figure(
       dspt figure accuracy-vs-noise
       dspt figure loss-curves --runs runs --out paper/figures
     """
-    from dspt.experiments import figures
+    from dspt.experiments import figures, grid
 
-    files = figures.draw(_results(name, runs, only, where), out / name)
+    results, not_used = _results(name, runs, only, where)
+    files = figures.draw(results, out / name)
     if json_output:
-        print_json({"files": [str(file) for file in files]})
+        print_json({"files": [str(file) for file in files], "title": grid.title(results), "not_used": not_used})
         return
     print(*files, sep="\n")
 
@@ -236,11 +240,12 @@ def report(
     from dspt.experiments import report as page
 
     with writing(out):
-        shown = page.make(runs, out, _passed_over)
+        shown = page.make(runs, out)
     left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
+    not_used = _say_not_used(shown.not_used)
     if json_output:
         made = {"file": str(out), "runs": shown.runs, "figures": shown.figures}
-        print_json(made | {"left_out": left_out})
+        print_json(made | {"left_out": left_out, "not_used": not_used})
         return
     print(out)
     for name, reason in left_out.items():
@@ -303,12 +308,28 @@ def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool
     print(*lines(found, partial(in_flags, known=options())), sep="\n")
 
 
-def _results(name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False) -> Results:
+def _results(
+    name: str, runs: Path, only: str | None, where: str | None, every_dataset: bool = False
+) -> tuple[Results, list[dict[str, str]]]:
+    """Return the results of an experiment, and the folders that are not used; these are told on stderr too."""
     from dspt.experiments import catalogue, collect
 
-    return collect.gather(catalogue.get(name), runs, only, where, every_dataset, _passed_over)
+    not_used: list[NotUsed] = []
+    try:
+        results = collect.gather(catalogue.get(name), runs, only, where, every_dataset, not_used.append)
+    finally:
+        rows = _say_not_used(not_used)
+    return results, rows
 
 
-def _passed_over(error: InputError) -> None:
-    """Tell that a folder is not shown, and why."""
-    print(f"passed over: {in_flags(error, options())}", file=sys.stderr)
+def _say_not_used(not_used: Sequence[NotUsed]) -> list[dict[str, str]]:
+    """Tell which folders are not used, those of one reason on one line, and return them as rows."""
+    known = options()
+    rows = [{"folder": str(why.folder), "reason": in_flags(why.reason, known)} for why in not_used]
+    folders: dict[str, list[str]] = {}
+    for row in rows:
+        folders.setdefault(row["reason"], []).append(row["folder"])
+    for reason, found in folders.items():
+        more = f" and {len(found) - NAMED} more (--json names all)" if len(found) > NAMED else ""
+        print(f"not used: {one_line(', '.join(found[:NAMED]))}{more}: {reason}", file=sys.stderr)
+    return rows

@@ -31,6 +31,7 @@ from dspt.cli.common import (
 )
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.names import AUTO
+from dspt.internal.rounding import figure
 
 if TYPE_CHECKING:
     from dspt.runs import Result
@@ -254,8 +255,8 @@ def demo(
     print()
     print(f"{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
     for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
-        values = "".join(f"{result[key][m]:8.1f}" for m in methods)
-        print(f"{title:<42}{result['zero_shot']:10.1f}{values}")
+        values = "".join(f"{figure(result[key][m], 1):>8}" for m in methods)
+        print(f"{title:<42}{figure(result['zero_shot'], 1):>10}{values}")
     shown = f"means of the last {min(5, epochs - 1)} epochs" if epochs > 2 else "of one epoch"
     print("", f"{shown}, model {result['model']}, seed {seed}", *result["plots"], sep="\n")
 

@@ -109,7 +109,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "main",
             "table",
-            "Accuracy (%) on nine datasets under symmetric and pair-flip noise",
+            "Accuracy (%) under symmetric and pair-flip noise",
             _every(NINE, ("sym:0.4", "sym:0.6", "sym:0.8", "pair:0.2", "pair:0.3", "pair:0.4")),
             (COOP, SMOOTHING, LOGITNORM, NLPROMPT, GCE, MAE, DSPT, DSPT_AUTO),
         ),
@@ -137,7 +137,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "cifar10",
             "table",
-            "Accuracy (%) of a ResNet-34 trained from scratch on CIFAR-10",
+            "Accuracy (%) of a network trained from scratch",
             _every(("CIFAR10",), ("sym:0.2", "sym:0.5", "sym:0.8", "pair:0.2", "pair:0.4")),
             (CE, LOGITCLIP, BOOTSTRAP, GCE, SMOOTHING, MAE, DSPT),
             from_scratch=True,
@@ -178,7 +178,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "loss-curves",
             "figure",
-            "Mean loss of correctly and wrongly labelled samples over the first 20 epochs",
+            "Mean loss of correctly and wrongly labelled samples over the first epochs",
             _every(("Caltech101",), ("sym:0.4", "pair:0.4")),
             (COOP, MAE, DSPT),
             seeds=(1,),
@@ -186,7 +186,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "gradient-curves",
             "figure",
-            "Mean gradient on the logits of correctly and wrongly labelled samples over 20 epochs",
+            "Mean gradient on the logits of correctly and wrongly labelled samples over the first epochs",
             _every(("Caltech101", "DTD"), ("sym:0.6",)),
             (COOP, MAE, DSPT),
             seeds=(1,),

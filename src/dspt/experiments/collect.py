@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dspt.config import HARMLESS, NetworkConfig, config_for
-from dspt.experiments import catalogue, paper
+from dspt.experiments import catalogue, paper, words
 from dspt.experiments.catalogue import NINE, Condition, Experiment, Variant
+from dspt.experiments.jobs import is_job
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
-from dspt.runs import Finished, Result, Run, find
+from dspt.internal.rounding import figure
+from dspt.runs import Finished, NotUsed, Result, Run, find
+
+# Hears of a folder that is not used, and why.
+Tell = Callable[[NotUsed], None]
 
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
@@ -33,6 +39,7 @@ class TableRun:
     result: Result
     class_names: tuple[str, ...]
     run: Run
+    is_job: bool  # whether `dspt reproduce` made it
 
     @property
     def accuracy(self) -> float:
@@ -52,11 +59,17 @@ class Cell:
 
     values: tuple[float, ...] = ()
     paper: float | None = None
+    seeds: tuple[int, ...] = ()
 
     @property
     def mean(self) -> float | None:
         """Return the mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def figure(self) -> str:
+        """Return the mean as it is shown: "81.0"; "" if there is none."""
+        return "" if self.mean is None else figure(self.mean, 1)
 
     @property
     def std(self) -> float | None:
@@ -77,7 +90,7 @@ class Results:
     runs: tuple[TableRun, ...]
     cells: dict[tuple[Condition, str], Cell]  # by setting and label of the variant
     zero_shot: dict[str, Cell]  # by dataset
-    notes: tuple[str, ...]  # what a reader must know: epochs, model, versions
+    notes: tuple[str, ...]  # what a reader must know: epochs, seeds, model, versions
 
     def runs_of(self, condition: Condition, variant: Variant) -> list[TableRun]:
         """Return the runs of a cell, by seed; a run that was done twice counts once."""
@@ -89,22 +102,28 @@ class Results:
         return self.cells.get((condition, label), Cell())
 
     def ranks(self, condition: Condition) -> dict[str, int]:
-        """Return 1 for the best and 2 for the second-best label of a setting; equal figures share a rank."""
+        """Return 1 for the best and 2 for the second-best label of a setting; figures shown alike share a rank."""
         means = {
-            variant.label: round(mean, 2)
+            variant.label: float(shown)
             for variant in self.experiment.variants
-            if (mean := self.cell(condition, variant.label).mean) is not None
+            if (shown := self.cell(condition, variant.label).figure)
         }
         best = sorted(set(means.values()), reverse=True)[:2]
         return {label: best.index(mean) + 1 for label, mean in means.items() if mean in best}
 
 
-def find_runs(folder: Path | str, tell: Callable[[InputError], None] = lambda error: None) -> list[TableRun]:
-    """Return the finished runs below a folder, sorted by path. What is no run, or a damaged one, is passed over."""
+def find_runs(folder: Path | str, tell: Tell = lambda why: None) -> list[TableRun]:
+    """Return the finished runs below a folder, sorted by path. What cannot be used is passed over; `tell` hears it."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs folder {folder}: no such folder", "give `runs`, where the runs are")
-    return [_table_run(one) for one in find(folder, tell) if one.result.accuracy is not None]
+    runs = []
+    for one in find(folder, tell):
+        if one.result.accuracy is None:
+            tell(NotUsed(one.run.path, InputError("it has no accuracy, because nothing was tested")))
+        else:
+            runs.append(_table_run(one))
+    return runs
 
 
 def _table_run(found: Finished) -> TableRun:
@@ -123,6 +142,7 @@ def _table_run(found: Finished) -> TableRun:
         result=result,
         class_names=description.class_names,
         run=found.run,
+        is_job=is_job(found.run.path, description.data or "", result.noise, description.settings),
     )
 
 
@@ -143,8 +163,13 @@ def having(runs: Sequence[TableRun], conditions: str) -> list[TableRun]:
     return [run for run in runs if fits(run)]
 
 
-def collect(experiment: Experiment, runs: Sequence[TableRun], every_dataset: bool = False) -> Results:
-    """Return the results of an experiment from the runs that belong to it.
+def collect(
+    experiment: Experiment,
+    runs: Sequence[TableRun],
+    every_dataset: bool = False,
+    tell: Tell = lambda why: None,
+) -> Results:
+    """Return the results of an experiment from its own runs.
 
     Only datasets of which there are runs are shown, unless `every_dataset`. Runs that differ in anything but dataset,
     noise, method and seed are never mixed: that is an error, which says in what they differ.
@@ -154,27 +179,29 @@ def collect(experiment: Experiment, runs: Sequence[TableRun], every_dataset: boo
     experiment : Experiment
         A table or figure of the paper.
     runs : sequence of TableRun
-        Finished runs; only those that belong to the experiment count.
+        Finished runs; only the experiment's own count.
     every_dataset : bool
         Show datasets without runs too.
+    tell : callable
+        Hears which runs are not used, and why.
     """
-    belonging = [run for run in runs if _belongs(run, experiment)]
-    _check_alike(experiment, belonging)
-    experiment = on_datasets_of(runs, experiment, every_dataset)
-    found = Results(experiment, tuple(belonging), {}, {}, ())
-    cells = {
-        (condition, variant.label): Cell(
-            tuple(run.accuracy for run in found.runs_of(condition, variant)),
-            paper.accuracy(experiment.name, condition, variant.label),
-        )
-        for condition in experiment.conditions
-        for variant in experiment.variants
-    }
+    own = own_runs(experiment, runs, tell)
+    _check_alike(experiment, own)
+    experiment = _on_datasets_of(own, experiment, every_dataset)
+    found = Results(experiment, tuple(own), {}, {}, ())
+    cells = {}
+    for condition in experiment.conditions:
+        for variant in experiment.variants:
+            here = found.runs_of(condition, variant)
+            printed = paper.accuracy(experiment.name, condition, variant.label)
+            values, seeds = tuple(run.accuracy for run in here), tuple(run.seed for run in here)
+            cells[condition, variant.label] = Cell(values, printed, seeds)
     zero_shot = {}
     for name in experiment.datasets:
-        ours = [run.result.zero_shot for run in belonging if run.dataset == name and run.result.zero_shot is not None]
+        ours = [run.result.zero_shot for run in own if run.dataset == name and run.result.zero_shot is not None]
         zero_shot[name] = Cell(tuple(ours[:1]), paper.zero_shot(name))
-    return replace(found, cells=cells, zero_shot=zero_shot, notes=_notes(belonging))
+    found = replace(found, cells=cells, zero_shot=zero_shot)
+    return replace(found, notes=_notes(found))
 
 
 def gather(
@@ -183,7 +210,7 @@ def gather(
     only: str | None = None,
     where: str | None = None,
     every_dataset: bool = False,
-    tell: Callable[[InputError], None] = lambda error: None,
+    tell: Tell = lambda why: None,
 ) -> Results:
     """Return the results of an experiment from the runs below a folder.
 
@@ -198,38 +225,86 @@ def gather(
     every_dataset : bool
         Show datasets without runs too.
     tell : callable
-        Hears why folders were passed over.
+        Hears which folders are not used, and why; what `only` and `where` leave out is not meant.
     """
     runs = find_runs(folder, tell)
     if where:
         runs = having(runs, where)
-    if only and runs:
-        there = on_datasets_of(runs, experiment, every_dataset)
-        there = catalogue.with_seeds(there, sorted({run.seed for run in runs}))
-        experiment = catalogue.narrowed(there, only)
-        datasets, seeds = experiment.datasets, experiment.seeds
-        runs = [run for run in runs if run.dataset in datasets and run.seed in seeds]
-    results = collect(experiment, runs, every_dataset)
+    if only:
+        experiment, runs = _narrowed(experiment, runs, only, every_dataset)
+    results = collect(experiment, runs, every_dataset, tell)
     if not (results.runs or every_dataset):
         name = experiment.name
         raise InputError(f"{name}: no runs of it below {folder}; 'dspt reproduce {name}' makes them")
     return results
 
 
-def on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool = False) -> Experiment:
-    """Return the experiment on the datasets that there are runs of; with `every_dataset`, on all of the paper's too.
+def _narrowed(
+    experiment: Experiment, runs: Sequence[TableRun], only: str, every_dataset: bool
+) -> tuple[Experiment, list[TableRun]]:
+    """Return the part of the experiment that `only` asks for, and the runs without those of its other parts.
+
+    What is asked for is looked up among the experiment's own runs; if it is not there, among those on any dataset.
+    """
+    fitting = [run for run in runs if not _misfit(run, experiment)]
+    if not (fitting or every_dataset):
+        return experiment, list(runs)
+    seeds = sorted({run.seed for run in fitting}) or experiment.seeds
+    own = own_runs(experiment, fitting)
+    whole = _on_datasets_of(own, catalogue.with_seeds(experiment, seeds), every_dataset)
+    try:
+        part = catalogue.narrowed(whole, only)
+    except InputError:
+        whole = _on_datasets_of(fitting, catalogue.with_seeds(experiment, seeds), every_dataset)
+        part = catalogue.narrowed(whole, only)
+
+    def in_part(run: TableRun) -> bool:
+        return run.dataset in part.datasets and run.seed in part.seeds and not _misfit(run, part)
+
+    others = {run.folder for run in fitting if run.dataset in whole.datasets and not in_part(run)}
+    return part, [run for run in runs if run.folder not in others]
+
+
+def own_runs(experiment: Experiment, runs: Sequence[TableRun], tell: Tell = lambda why: None) -> list[TableRun]:
+    """Return the runs that are an experiment's own: of its methods and noises, on its datasets, with its settings.
+
+    Where there are none on its datasets, those are that `dspt reproduce` made on other data; where none have its
+    settings, those with others.
 
     Parameters
     ----------
-    runs : sequence of TableRun
-        Finished runs; only those that belong to the experiment count.
     experiment : Experiment
         A table or figure of the paper.
-    every_dataset : bool
-        Keep the experiment's datasets without runs too.
+    runs : sequence of TableRun
+        Finished runs.
+    tell : callable
+        Hears which runs are not the experiment's own, and why.
     """
+    misfits = {run.folder: _misfit(run, experiment) for run in runs}
+    fitting = [run for run in runs if not misfits[run.folder]]
+    there = [run for run in fitting if run.dataset in experiment.datasets]
+    there = there or [run for run in fitting if run.is_job]
+    own = [run for run in there if not _unusual(run, experiment)] or there
+    here, used = {run.folder for run in there}, {run.folder for run in own}
+    for run in runs:
+        if run.folder in used:
+            continue
+        what, advice = misfits[run.folder], ""
+        if run.folder in here:
+            setting = _unusual(run, experiment)[0]
+            what = f"{experiment.name} is not made with {setting} {run.settings[setting]}"
+            advice = f"`where` {setting}={run.settings[setting]} shows it"
+        elif not what:
+            what = f"{run.dataset} is not one of the datasets of {experiment.name}"
+            advice = f"`only` dataset={run.dataset} shows it"
+        tell(NotUsed(run.folder, InputError(what, advice)))
+    return own
+
+
+def _on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_dataset: bool) -> Experiment:
+    """Return the experiment on the datasets of these runs; with `every_dataset`, on all of its own too."""
     # The paper's come first, in its order; then others, such as "embedded".
-    there = {run.dataset for run in runs if _belongs(run, experiment)}
+    there = {run.dataset for run in runs}
     shown = [name for name in experiment.datasets if every_dataset or name in there]
     shown += sorted(there - set(experiment.datasets))
     noises = {name: [s.noise for s in experiment.conditions if s.dataset == name] for name in shown}
@@ -242,16 +317,27 @@ def _paper_name(dataset: str) -> str:
     return next((name for name in (*NINE, "CIFAR10") if plain(name) == plain(dataset)), dataset)
 
 
-def _belongs(run: TableRun, experiment: Experiment) -> bool:
-    """Return whether a run is one of the experiment's, on whatever dataset."""
-    return (
-        (run.settings["learner"] == NetworkConfig.learner) == experiment.from_scratch
-        and any(_same_variant(run, variant) for variant in experiment.variants)
-        and run.noise in experiment.noises
-        and all(run.settings.get(name) == value for name, value in experiment.config.items())
-        # a run in which nothing moves shows gradients, not accuracy
-        and (run.settings["lr"] > 0 or "lr" in experiment.config)
-    )
+def _misfit(run: TableRun, experiment: Experiment) -> str:
+    """Return why a run cannot be one of the experiment's, on whatever dataset; "" if it can."""
+    name = experiment.name
+    if (run.settings["learner"] == NetworkConfig.learner) != experiment.from_scratch:
+        return f"it learns something else than {name}"
+    if not any(_same_variant(run, variant) for variant in experiment.variants):
+        return f"its method is not one of {name}"
+    noises = [condition.noise for condition in experiment.conditions if condition.dataset == run.dataset]
+    if run.noise not in (noises or experiment.noises):
+        return f"its noise is not one of {name}"
+    for setting, value in experiment.config.items():
+        if run.settings.get(setting) != value:
+            return f"{name} is made with {setting} {value}"
+    # a run in which nothing moves shows gradients, not accuracy
+    return "" if run.settings["lr"] > 0 or "lr" in experiment.config else "nothing is learnt in it, as lr is 0"
+
+
+def _unusual(run: TableRun, experiment: Experiment) -> list[str]:
+    """Return the settings in which a run is not as the experiment has it, but for those that may differ."""
+    usual = {**asdict(config_for(run.settings["learner"])()), **experiment.config}
+    return [name for name in usual if name not in MAY_DIFFER and run.settings.get(name) != usual[name]]
 
 
 def _in_cell(run: TableRun, condition: Condition, variant: Variant) -> bool:
@@ -299,27 +385,51 @@ def _may_be_same_data(one: TableRun, other: TableRun) -> bool:
     return one.class_names == other.class_names and len(samples) < 2
 
 
-def _notes(runs: Sequence[TableRun]) -> tuple[str, ...]:
+def _notes(results: Results) -> tuple[str, ...]:
     """Return what the cells depend on, as the runs tell it: epochs, seeds, model, versions, and what is unusual."""
-    if not runs:
+    if not results.runs:
         return ()
-    settings = runs[0].settings
-    seeds = sorted({run.seed for run in runs})
-    models = sorted({Path(str(run.settings["model"])).name for run in runs})
+    settings = results.runs[0].settings
+    models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
     notes = [
-        f"{settings['epochs']} epochs, accuracy averaged over the last five, "
-        f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}, "
-        f"model {', '.join(models)}"
+        f"{settings['epochs']} epochs, accuracy averaged over the last five, model {', '.join(models)}",
+        _seeds_note(results),
     ]
     if (views := settings.get("views")) is not None:  # CoOp draws a new crop each time
         notes.append(f"{views} views of each image" if views else "The centre view of each image")
-    usual = asdict(config_for(settings["learner"])())
-    said = {*MAY_DIFFER, "epochs", "model_fingerprint", "views"}
     unusual = [
-        f"{name} {settings[name]}" for name, value in usual.items() if name not in said and settings.get(name) != value
+        f"{name} {settings[name]}"
+        for name in _unusual(results.runs[0], results.experiment)
+        if name not in ("epochs", "views")
     ]
     if unusual:
         notes.append(f"Not the paper's setting: {', '.join(unusual)}")
-    environments = [run.run.environment() for run in runs]
+    environments = [run.run.environment() for run in results.runs]
     versions = {f"{n} {e[n]}" for e in environments for n in ("dspt", "torch") if n in e}
     return (*notes, ", ".join(sorted(versions))) if versions else tuple(notes)
+
+
+def _seeds_note(results: Results) -> str:
+    """Return which seeds are in the cells: "Seeds 1, 2; CoOp at sym 40 %: seed 1 only".
+
+    Said first are the seeds of most cells, then those of each method that has others, at one noise or at all.
+    """
+    seeds = {place: cell.seeds for place, cell in results.cells.items() if cell.seeds}
+    counted = Counter(seeds.values())
+    most = max(counted, key=lambda found: (counted[found], len(found)))
+    several = len({condition.dataset for condition, _ in seeds}) > 1
+    of_method: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+    for (condition, label), found in seeds.items():
+        of_method.setdefault((condition.dataset, label), set()).add(found)
+    others: dict[tuple[int, ...], dict[str, None]] = {}
+    for (condition, label), found in seeds.items():
+        if found != most:
+            alike = len(of_method[condition.dataset, label]) == 1
+            where = [*([condition.dataset] if several else []), *([] if alike else [words.short(condition.noise)])]
+            others.setdefault(found, {})[f"{label} at {' '.join(where)}" if where else label] = None
+    exceptions = [f"{', '.join(places)}: {_seeds(found)} only" for found, places in others.items()]
+    return "; ".join([_seeds(most).capitalize(), *exceptions])
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"

@@ -16,15 +16,16 @@ from dspt.experiments import paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, NINE, Condition
 from dspt.experiments.collect import Cell, Results
 from dspt.internal.names import plain
+from dspt.internal.rounding import figure
 
 ZERO_SHOT = "zero-shot"
 AVERAGE = "AVG"
 THEIRS = "paper, diff."  # heads the line below ours
-MARKED = "Bold is the best of a setting, underlined the second-best, compared to two decimals."
+MARKED = "Bold is the best of a setting, underlined the second-best, by the figures shown."
 NOTHING = "No finished runs belong to this table yet."
 FIELDS = (
     *("experiment", "dataset", "noise", "method", "options"),
-    *("seeds", "mean", "std", "paper", "difference", "rank"),
+    *("seeds", "seed_numbers", "mean", "std", "paper", "difference", "rank"),
 )
 
 
@@ -38,24 +39,24 @@ class Shown:
     @property
     def mean(self) -> str:
         """Return our mean: "81.0"."""
-        return "" if self.cell.mean is None else f"{self.cell.mean:.1f}"
+        return self.cell.figure
 
     @property
     def spread(self) -> str:
         """Return the standard deviation over seeds: "1.4"."""
-        return "" if self.cell.std is None else f"{self.cell.std:.1f}"
+        return "" if self.cell.std is None else figure(self.cell.std, 1)
 
     @property
     def paper(self) -> str:
         """Return the paper's figure, if there is one of ours to compare with it: "95.07"."""
-        return "" if self.cell.difference is None else f"{self.cell.paper:.2f}"
+        return "" if self.cell.paper is None or self.cell.mean is None else figure(self.cell.paper, 2)
 
     @property
     def difference(self) -> str:
         """Return ours minus the paper's, without a sign if that rounds to zero: "−14.1"."""
         if self.cell.difference is None:
             return ""
-        text = f"{self.cell.difference:+.1f}"
+        text = figure(self.cell.difference, 1, "+")
         return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
     def marked(self, text: str, best: str, second: str) -> str:
@@ -116,6 +117,24 @@ class Grid:
     def starts(self, column: int) -> bool:
         """Return whether a column is the first of its group, and not of the table."""
         return column > 0 and self.columns[column][0] != self.columns[column - 1][0]
+
+
+def title(results: Results) -> str:
+    """Return the title of a table or figure, which says on how many of the experiment's datasets it is."""
+    experiment = results.experiment
+    own = EXPERIMENTS.get(experiment.name, experiment).datasets
+    there = {run.dataset for run in results.runs}
+    if not there:
+        return experiment.title
+    others = sorted(there - set(own))
+    shown = len(there) - len(others)
+    every = own[0] if len(own) == 1 else f"its {len(own)} datasets"
+    where = []
+    if shown:
+        where.append(every if len(own) == 1 else f"{'all' if shown == len(own) else shown} of {every}")
+    if others:
+        where.append(", ".join(others) if len(others) < 4 else f"{len(others)} other datasets")
+    return f"{experiment.title}, on {' and on '.join(where)}" + ("" if shown else f" instead of {every}")
 
 
 def arrange(results: Results) -> Grid:
@@ -211,10 +230,6 @@ def remarks(results: Results, table: Grid) -> list[str]:
         sentences.append("Below ours: the paper's figure, and ours minus it.")
     if any(block.name == AVERAGE for block in table.blocks) or ("", AVERAGE) in table.columns:
         sentences.append(f"{AVERAGE} is the mean over the datasets shown, where all of them have runs, without ±.")
-    declared = EXPERIMENTS.get(results.experiment.name, results.experiment).datasets
-    there = len(set(declared) & set(results.experiment.datasets))
-    if 0 < there < len(declared):
-        sentences.append(f"Datasets of the paper's table shown here: {there} of {len(declared)}.")
     sentences += [note if note.endswith(".") else f"{note}." for note in results.notes]
     if compared:
         whose = "a ResNet-34 trained for 200 epochs" if results.experiment.from_scratch else "ViT-B/16 with 50 epochs"
@@ -226,13 +241,17 @@ def remarks(results: Results, table: Grid) -> list[str]:
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """Return one row for each cell, with all digits. Averages are left out: they would be counted twice."""
+    """Return one row for each cell, with four decimals. Averages are left out: they would be counted twice."""
     found = []
+
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, 4)
 
     def add(condition: Condition, method: str, options: str, cell: Cell, rank: int | None) -> None:
         place = (results.experiment.name, condition.dataset, condition.noise, method, options)
-        numbers = (len(cell.values), cell.mean, cell.std, cell.paper, cell.difference, rank)
-        found.append(dict(zip(FIELDS, (*place, *numbers), strict=True)))
+        seeds = (len(cell.values), list(cell.seeds))
+        figures = map(rounded, (cell.mean, cell.std, cell.paper, cell.difference))
+        found.append(dict(zip(FIELDS, (*place, *seeds, *figures, rank), strict=True)))
 
     if not results.experiment.from_scratch:
         for dataset in results.experiment.datasets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 from dspt.config import NetworkConfig, Settings, from_dict
@@ -37,10 +38,32 @@ def _job(spec: RunSpec, experiment: Experiment, out: Path) -> Job:
         "seed": spec.seed,
     }
     config = from_dict(settings)
-    seed = f"seed{spec.seed}"
-    name = safe_name(variant.method, *variant.options, noise, seed, _digest(config, source))
     title = f"{source} {noise} {variant.label} seed {spec.seed}"
-    return Job(source, noise, config, out / safe_name(Path(source).stem) / name, title)
+    return Job(source, noise, config, out / f"{_place(source, noise, config)}-{_digest(config, source)}", title)
+
+
+def is_job(folder: Path, source: str, noise: str, config: Settings) -> bool:
+    """Return whether a run folder is named as that of a job, and so was made for an experiment.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    source : str
+        The data of the run, as the user wrote it.
+    noise : str
+        The noise of the run.
+    config : Settings
+        All settings of the run.
+    """
+    name, _, digest = folder.name.rpartition("-")
+    place = Path(folder.absolute().parent.name, name)
+    return place == _place(source, noise, config) and re.fullmatch("[0-9a-f]{8}", digest) is not None
+
+
+def _place(source: str, noise: str, config: Settings) -> Path:
+    name = safe_name(config.method, *config.option, noise, f"seed{config.seed}")
+    return Path(safe_name(Path(source).stem)) / name
 
 
 def _digest(config: Settings, source: str) -> str:

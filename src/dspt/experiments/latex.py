@@ -16,6 +16,7 @@ from dspt.experiments.grid import (
     Shown,
     arrange,
     remarks,
+    title,
 )
 from dspt.internal.names import printable
 
@@ -29,10 +30,10 @@ def latex(results: Results) -> str:
     if not experiment.conditions:
         return f"% {experiment.name}: {NOTHING}\n"
     table = arrange(results)
-    caption = " ".join([f"{experiment.title}.", MARKED, *remarks(results, table)])
+    caption = " ".join([f"{title(results)}.", MARKED, *remarks(results, table)])
     tables = []
     for number, blocks in enumerate(_pages(table.blocks)):
-        text = f"{experiment.title} (continued)." if number else caption
+        text = f"{title(results)} (continued)." if number else caption
         # A label of its own for each, or LaTeX would warn.
         label = f"tab:{experiment.name}" + (f"-{number + 1}" if number else "")
         tables.append(_float(replace(table, blocks=tuple(blocks)), text, label))

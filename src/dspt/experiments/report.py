@@ -19,10 +19,12 @@ from dspt import __version__
 from dspt.experiments import collect, figures
 from dspt.experiments.catalogue import EXPERIMENTS
 from dspt.experiments.collect import Results, TableRun
-from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks
+from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks, title
 from dspt.internal.errors import InputError
 from dspt.internal.files import write_text
 from dspt.internal.names import printable
+from dspt.internal.rounding import figure
+from dspt.runs import NotUsed
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEMPLATES = Environment(
@@ -38,33 +40,28 @@ _TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows: how many runs, which figures, and what it leaves out and why."""
+    """What a page shows: how many runs, which figures; which experiments and folders it leaves out, and why."""
 
     runs: int
     figures: list[str]
     left_out: dict[str, InputError]
+    not_used: list[NotUsed]
 
 
-def make(folder: Path, path: Path, tell: Callable[[InputError], None] = lambda error: None) -> Report:
-    """Write the page of all runs below a folder to `path`, and return what it shows.
-
-    `tell` hears why folders were passed over.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the runs are, at any depth.
-    path : Path
-        The HTML file.
-    tell : callable
-        Called with the `InputError` of each folder that is passed over.
-    """
-    runs = collect.find_runs(folder, tell)
+def make(folder: Path, path: Path) -> Report:
+    """Write the page of all runs below a folder, at any depth, to the HTML file `path`, and return what it shows."""
+    not_used: list[NotUsed] = []
+    runs = collect.find_runs(folder, not_used.append)
     if not runs:
-        raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one")
+        first = f"; {not_used[0].sentence}" if not_used else ""
+        raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one{first}")
+    shown = {one.folder for e in EXPERIMENTS.values() for kind in _kinds(runs) for one in collect.own_runs(e, kind)}
+    alone = InputError("it belongs to no table or figure, and stands in the list of all runs only")
+    not_used += [NotUsed(run.folder, alone) for run in runs if run.folder not in shown]
     left_out: dict[str, InputError] = {}
     with TemporaryDirectory() as drawn:
         pictures = {}
+        names = []
         for experiment in EXPERIMENTS.values():
             if experiment.kind != "figure":
                 continue
@@ -72,11 +69,12 @@ def make(folder: Path, path: Path, tell: Callable[[InputError], None] = lambda e
                 results = collect.collect(experiment, runs)
                 if results.runs:
                     files = figures.draw(results, Path(drawn) / experiment.name)
-                    pictures[experiment.name] = files[-1]
+                    pictures[title(results)] = files[-1]
+                    names.append(experiment.name)
             except InputError as error:
                 left_out[experiment.name] = error
-        write_report(runs, path, pictures, left_out)
-    return Report(len(runs), list(pictures), left_out)
+        write_report(runs, path, pictures, left_out, not_used)
+    return Report(len(runs), names, left_out, not_used)
 
 
 def write_report(
@@ -84,8 +82,9 @@ def write_report(
     path: Path,
     pictures: Mapping[str, Path],
     left_out: dict[str, InputError] | None = None,
+    not_used: Sequence[NotUsed] = (),
 ) -> None:
-    """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by name, and all runs.
+    """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by title, and all runs.
 
     What cannot be shown is said on the page, with the reason; tables that cannot are added to `left_out`.
 
@@ -96,15 +95,23 @@ def write_report(
     path : Path
         The HTML file.
     pictures : mapping of str to Path
-        The PNG file of each figure, by the name of its experiment.
+        The PNG file of each figure, by its title.
     left_out : dict of str to InputError, optional
         Why experiments are not shown, by name; it is added to. None is an empty one.
+    not_used : sequence of NotUsed
+        Why folders are not used.
     """
     left_out = {} if left_out is None else left_out
     sections = [
         *_tables(runs, left_out),
         _Section("figures", "Figures", "picture", [_picture(*one) for one in pictures.items()]),
         _Section("left-out", "Left out", "notes", [_reasons(left_out)] if left_out else []),
+        _Section(
+            "not-used",
+            "Folders not used",
+            "notes",
+            [[str(InputError(w.sentence)) for w in not_used]] if not_used else [],
+        ),
         _Section("runs", "All runs", "list", [_all_runs(runs)] if runs else []),
         _Section("machines", "Versions and machines", "list", [_machines(runs)] if runs else []),
     ]
@@ -191,11 +198,11 @@ def _table(results: Results, heading: str) -> dict[str, Any]:
     """Return the table of the results, without the rows and columns that have no runs."""
     full = arrange(results)
     grid = _pruned(full)
-    caption = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}"
+    caption = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}: {title(results)}"
     return {
         "heading": heading,
         "grid": grid,
-        "caption": f"{caption} with {heading}" if heading else caption,
+        "caption": f"{caption}, with {heading}" if heading else caption,
         "notes": [MARKED, *remarks(results, grid), *_left_out(full, grid)],
     }
 
@@ -222,14 +229,13 @@ def _left_out(full: Grid, table: Grid) -> list[str]:
     return [f"Without runs, and so left out: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
-def _picture(name: str, path: Path) -> dict[str, str]:
+def _picture(title: str, path: Path) -> dict[str, str]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"figure {name}: {path} cannot be read ({error.strerror}); draw it first") from None
+        raise InputError(f"figure {title}: {path} cannot be read ({error.strerror}); draw it first") from None
     if not data.startswith(_PNG):
-        raise InputError(f"figure {name}: {path} is not a PNG; give the PNG of the figure")
-    title = EXPERIMENTS[name].title if name in EXPERIMENTS else name
+        raise InputError(f"figure {title}: {path} is not a PNG; give the PNG of the figure")
     return {"title": title, "data": base64.b64encode(data).decode("ascii")}
 
 
@@ -240,10 +246,10 @@ _COLUMNS: dict[str, Callable[[TableRun], Any]] = {
     "options": lambda run: " ".join(map(str, run.options)),
     "seed": lambda run: run.seed,
     "epochs": lambda run: run.settings.get("epochs"),
-    "accuracy": lambda run: _figure(run.result.accuracy, ".2f"),
-    "zero-shot": lambda run: _figure(run.result.zero_shot, ".2f"),
-    "wrong labels (%)": lambda run: _figure(run.result.wrong_labels, ".1f", 100),
-    "seconds": lambda run: _figure(run.result.seconds, ".0f"),
+    "accuracy": lambda run: _figure(run.result.accuracy, 2),
+    "zero-shot": lambda run: _figure(run.result.zero_shot, 2),
+    "wrong labels (%)": lambda run: _figure(run.result.wrong_labels, 1, 100),
+    "seconds": lambda run: _figure(run.result.seconds, 0),
     "folder": lambda run: run.folder.name,
 }
 _NUMBERS = {"seed", "epochs", "accuracy", "zero-shot", "wrong labels (%)", "seconds"}
@@ -257,8 +263,8 @@ def _all_runs(runs: Sequence[TableRun]) -> dict[str, Any]:
     return _list("Every finished run; a click on a heading sorts.", columns, rows, sortable=True)
 
 
-def _figure(value: float | None, spec: str, times: float = 1) -> str:
-    return "" if value is None else format(times * value, spec)
+def _figure(value: float | None, digits: int, times: float = 1) -> str:
+    return "" if value is None else figure(times * value, digits)
 
 
 def _machines(runs: Sequence[TableRun]) -> dict[str, Any]:

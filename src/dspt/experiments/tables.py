@@ -29,6 +29,7 @@ from dspt.experiments.grid import (
     arrange,
     remarks,
     rows,
+    title,
 )
 from dspt.experiments.latex import latex
 from dspt.experiments.words import short
@@ -72,8 +73,7 @@ def _terminal(results: Results, colour: bool, width: int) -> str:
         highlight=False,
         emoji=False,
     )
-    title = f"{results.experiment.name}: {results.experiment.title}"
-    console.print(printable(title), style="bold")
+    console.print(printable(f"{results.experiment.name}: {title(results)}"), style="bold")
     if not results.experiment.conditions:
         console.print(f"\n{NOTHING}")
         return file.getvalue()
@@ -82,7 +82,7 @@ def _terminal(results: Results, colour: bool, width: int) -> str:
         console.print()
         console.print(part)
     console.print()
-    marks = MARKED if colour else "* best of a setting, _ second-best, compared to two decimals."
+    marks = MARKED if colour else "* best of a setting, _ second-best, by the figures shown."
     for sentence in [marks, *remarks(results, grid)]:
         console.print(printable(sentence), width=width)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
@@ -146,9 +146,9 @@ def _theirs_on_terminal(shown: Shown) -> str:
 
 
 def _markdown(results: Results) -> str:
-    title = f"**{_in_markdown(results.experiment.title)}**"
+    heading = f"**{_in_markdown(title(results))}**"
     if not results.experiment.conditions:
-        return f"{title}\n\n{NOTHING}\n"
+        return f"{heading}\n\n{NOTHING}\n"
     grid = arrange(results)
     named = any(block.name for block in grid.blocks)
     heads = [heading for _, heading in grid.columns]
@@ -166,7 +166,7 @@ def _markdown(results: Results) -> str:
             cells = map(_cell_in_markdown, row.shown)
             lines.append(_piped([*name, _in_markdown(row.label), *cells]))
     below = [MARKED, *map(_in_markdown, remarks(results, grid))]
-    return "\n".join([title, "", *lines, "", *(f"- {sentence}" for sentence in below)]) + "\n"
+    return "\n".join([heading, "", *lines, "", *(f"- {sentence}" for sentence in below)]) + "\n"
 
 
 def _cell_in_markdown(shown: Shown) -> str:
@@ -185,13 +185,13 @@ def _in_markdown(text: str) -> str:
 
 
 def _csv(results: Results) -> str:
-    """Return one line for each cell, with all digits."""
+    """Return one line for each cell, with four decimals."""
     file = io.StringIO()
     lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
     lines.writeheader()
     for row in rows(results):
         words = {name: spreadsheet_cell(printable(cell)) for name, cell in row.items() if isinstance(cell, str)}
-        lines.writerow(row | words)
+        lines.writerow(row | words | {"seed_numbers": " ".join(map(str, row["seed_numbers"]))})
     return file.getvalue()
 
 

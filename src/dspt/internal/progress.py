@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dspt.internal.names import printable
 
 # Without a terminal a line every so often is enough to see that work goes on.
-_QUIET_SECONDS = 15.0
+_QUIET_SECONDS = 5.0
 
 Update = Callable[[float, str], None]
 
@@ -35,8 +35,8 @@ class Reporter:
     def task(self, title: str, total: float, done: float = 0, unit: str = "") -> Iterator[Update]:
         """Yield a function `update(done, text)` that shows how far the task is.
 
-        On a terminal the text stands beside the bar; elsewhere each new text is a line of its own, with the time left.
-        A `unit`, such as "images", has its rate shown: "31 images/s".
+        On a terminal the text stands beside the bar; elsewhere there is a line every few seconds, and a last one. A
+        `unit`, such as "images", has its rate shown: "31 images/s".
 
         Parameters
         ----------
@@ -51,60 +51,78 @@ class Reporter:
         """
         if self.silent or total <= done:
             yield lambda done, text: None
-        elif self._terminal:
-            with self._bar(title, total, done, unit) as update:
-                yield update
         else:
-            yield self._lines(title, total, done, unit)
+            shown = self._bar if self._terminal else self._lines
+            with shown(title, total, _Pace(total, done, unit)) as update:
+                yield update
 
     @contextmanager
-    def _bar(self, title: str, total: float, done: float, unit: str) -> Iterator[Update]:
+    def _bar(self, title: str, total: float, pace: _Pace) -> Iterator[Update]:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[text]}", markup=False),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(printable(title), total=total, text="")
-            progress.update(task, completed=done)
-
-            started, first = time.monotonic(), done
+            progress.update(task, completed=pace.done)
 
             def update(done: float, text: str) -> None:
-                text = text or _rate(done - first, time.monotonic() - started, unit)
-                progress.update(task, completed=done, text=printable(text))
+                progress.update(task, completed=done, text=printable(pace.words(done, text)))
 
             yield update
 
-    def _lines(self, title: str, total: float, first: float, unit: str) -> Update:
-        started = said = time.monotonic()
-        last = ""
+    @contextmanager
+    def _lines(self, title: str, total: float, pace: _Pace) -> Iterator[Update]:
+        said, line, last = time.monotonic(), "", ""
 
         def update(done: float, text: str) -> None:
-            nonlocal said, last
-            now = time.monotonic()
-            new = text != last
-            if not new and (now - said < _QUIET_SECONDS or done >= total):
-                return
-            said, last = now, text
-            left = (now - started) * (total - done) / max(done - first, 1e-9)
-            text = text or _rate(done - first, now - started, unit)
-            parts = [f"{title} {100 * done / total:3.0f} %", text, f"{clock(left)} left"]
-            self.say("  ".join(filter(None, parts)))
+            nonlocal said, line, last
+            line = "  ".join(filter(None, [f"{title} {100 * done / total:3.0f} %", pace.words(done, text)]))
+            if time.monotonic() - said >= _QUIET_SECONDS:
+                said, last = time.monotonic(), line
+                self.say(line)
 
-        return update
+        yield update
+        if line != last:
+            self.say(line)
 
 
-def _rate(done: float, seconds: float, unit: str) -> str:
-    if not unit or seconds <= 0:
-        return ""
-    rate = done / seconds
-    return f"{rate:.{0 if rate >= 10 else 1}f} {unit}/s"
+class _Pace:
+    """How fast work goes, measured from its first finished piece on: what is before that is start-up.
+
+    Parameters
+    ----------
+    total : float
+        The amount of work.
+    done : float
+        How much of it is done at the beginning.
+    unit : str
+        What the amount counts; "" has no rate.
+    """
+
+    def __init__(self, total: float, done: float, unit: str) -> None:
+        self.total, self.done, self.unit = total, done, unit
+        self._started: float | None = None
+
+    def words(self, done: float, text: str) -> str:
+        """Return the text, or the rate if there is none, and the time left, as far as they are known."""
+        now = time.monotonic()
+        if self._started is None:
+            if done > self.done:
+                self._started, self.done = now, done
+            return text
+        pieces, seconds = done - self.done, now - self._started
+        if pieces <= 0 or seconds <= 0:
+            return text
+        rate = pieces / seconds
+        if self.unit:
+            text = text or f"{rate:.{0 if rate >= 10 else 1}f} {self.unit}/s"
+        left = f"{clock((self.total - done) / rate)} left" if done < self.total else ""
+        return "  ".join(filter(None, [text, left]))
 
 
 def clock(seconds: float) -> str:
