@@ -433,7 +433,9 @@ class TestOwnRuns:
         found, not_used, stderr = self.table(tmp_path)
         assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
         assert found["title"].endswith("on 1 of its 9 datasets")
-        assert not_used == {"photos": "photos is not one of the datasets of main"}
+        assert not_used == {
+            "photos": "photos is not one of the datasets of main, and dspt reproduce did not make the run"
+        }
         assert f"not used: {tmp_path / 'photos'}: photos is not one of the datasets of main" in stderr
         found, not_used, _ = self.table(tmp_path, "--only", "dataset=photos")
         assert self.cells(found) == {("photos", "DSPT"): [1]}
@@ -457,6 +459,14 @@ class TestOwnRuns:
         found, not_used, _ = self.table(tmp_path)
         assert self.cells(found) == {("Caltech101", "DSPT"): [1]}
         assert set(not_used) == {"photos", made}
+
+    def test_an_own_run_on_the_same_data_as_those_of_reproduce_stays_out_of_every_part(self, tmp_path):
+        self.add(tmp_path / "embedded", "dspt-sym-0.4-seed1-0123abcd", data="embedded", epochs=2)
+        self.add(tmp_path, "mine", data="embedded", epochs=3, accuracy=99.0)
+        for more in ((), ("--only", "method=dspt"), ("--only", "dataset=embedded")):
+            found, not_used, _ = self.table(tmp_path, *more)
+            assert [c["mean"] for c in found["cells"] if c["seeds"] and c["method"] == "DSPT"] == [80.0]
+            assert list(not_used) == ["mine"]
 
     def test_runs_with_other_settings_do_not_stop_those_with_the_papers(self, tmp_path):
         self.add(tmp_path, "a")

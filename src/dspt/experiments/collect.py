@@ -231,7 +231,7 @@ def gather(
     if where:
         runs = having(runs, where)
     if only:
-        experiment, runs = _narrowed(experiment, runs, only, every_dataset)
+        experiment, runs = _narrowed(experiment, runs, only, every_dataset, tell)
     results = collect(experiment, runs, every_dataset, tell)
     if not (results.runs or every_dataset):
         name = experiment.name
@@ -240,29 +240,31 @@ def gather(
 
 
 def _narrowed(
-    experiment: Experiment, runs: Sequence[TableRun], only: str, every_dataset: bool
+    experiment: Experiment, runs: Sequence[TableRun], only: str, every_dataset: bool, tell: Tell
 ) -> tuple[Experiment, list[TableRun]]:
-    """Return the part of the experiment that `only` asks for, and the runs without those of its other parts.
+    """Return the part of the experiment that `only` asks for, and its runs; `tell` hears which are not its own.
 
-    What is asked for is looked up among the experiment's own runs; if it is not there, among those on any dataset.
+    The part is looked for among the experiment's own runs; if it is not there, among those on any dataset.
     """
-    fitting = [run for run in runs if not _misfit(run, experiment)]
-    if not (fitting or every_dataset):
-        return experiment, list(runs)
-    seeds = sorted({run.seed for run in fitting}) or experiment.seeds
-    own = own_runs(experiment, fitting)
-    whole = _on_datasets_of(own, catalogue.with_seeds(experiment, seeds), every_dataset)
+
+    def part_of(chosen: Sequence[TableRun]) -> Experiment:
+        seeds = sorted({run.seed for run in chosen}) or experiment.seeds
+        return catalogue.narrowed(_on_datasets_of(chosen, catalogue.with_seeds(experiment, seeds), every_dataset), only)
+
+    not_own: list[NotUsed] = []
+    chosen = own_runs(experiment, runs, not_own.append)
     try:
-        part = catalogue.narrowed(whole, only)
+        part = part_of(chosen)
     except InputError:
-        whole = _on_datasets_of(fitting, catalogue.with_seeds(experiment, seeds), every_dataset)
-        part = catalogue.narrowed(whole, only)
-
-    def in_part(run: TableRun) -> bool:
-        return run.dataset in part.datasets and run.seed in part.seeds and not _misfit(run, part)
-
-    others = {run.folder for run in fitting if run.dataset in whole.datasets and not in_part(run)}
-    return part, [run for run in runs if run.folder not in others]
+        chosen = [run for run in runs if not _misfit(run, experiment)]
+        part = part_of(chosen) if chosen or every_dataset else experiment
+    used = {run.folder for run in chosen}
+    for why in not_own:
+        if why.folder not in used:
+            tell(why)
+    return part, [
+        run for run in chosen if run.dataset in part.datasets and run.seed in part.seeds and not _misfit(run, part)
+    ]
 
 
 def own_runs(experiment: Experiment, runs: Sequence[TableRun], tell: Tell = lambda why: None) -> list[TableRun]:
@@ -285,7 +287,7 @@ def own_runs(experiment: Experiment, runs: Sequence[TableRun], tell: Tell = lamb
     there = [run for run in fitting if run.dataset in experiment.datasets]
     there = there or [run for run in fitting if run.is_job]
     own = [run for run in there if not _unusual(run, experiment)] or there
-    here, used = {run.folder for run in there}, {run.folder for run in own}
+    here, used, shown = {run.folder for run in there}, {run.folder for run in own}, {run.dataset for run in own}
     for run in runs:
         if run.folder in used:
             continue
@@ -296,7 +298,8 @@ def own_runs(experiment: Experiment, runs: Sequence[TableRun], tell: Tell = lamb
             advice = f"`where` {setting}={run.settings[setting]} shows it"
         elif not what:
             what = f"{run.dataset} is not one of the datasets of {experiment.name}"
-            advice = f"`only` dataset={run.dataset} shows it"
+            what += "" if run.is_job else ", and dspt reproduce did not make the run"
+            advice = "" if run.dataset in shown else f"`only` dataset={run.dataset} shows it"
         tell(NotUsed(run.folder, InputError(what, advice)))
     return own
 
