@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from dataclasses import replace
 
@@ -277,6 +278,13 @@ class TestNotes:
     def test_do_not_speak_of_the_paper_where_it_has_no_figure(self, results):
         text = render(results([("embedded", "sym:0.4", "dspt", 1, 90.0)], zero_shot=None), "terminal")
         assert "ViT-B/16" not in text
+
+    def test_say_over_how_many_epochs_the_accuracy_is_averaged(self, results, tmp_path):
+        found = results(RUNS)
+        assert "5 epochs, accuracy averaged over the last 5, model" in render(found, "terminal")
+        file = tmp_path / "run0" / "result.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs_averaged": 4}))
+        assert "averaged over the last 4 or 5, model" in render(collect(MAIN, find_runs(tmp_path)), "terminal")
 
     def test_tell_which_seeds_are_in_each_cell_where_cells_differ(self, results):
         runs = [("DTD", n, m, s, 60.0) for n in ("sym:0.4", "sym:0.6") for m in ("mae", "dspt") for s in (1, 2)]

@@ -393,9 +393,12 @@ def _notes(results: Results) -> tuple[str, ...]:
     if not results.runs:
         return ()
     settings = results.runs[0].settings
+    # five were averaged before it was written down
+    numbers = {run.result.epochs_averaged or min(5, run.result.epochs) for run in results.runs}
+    averaged = " or ".join(map(str, sorted(numbers)))
     models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
     notes = [
-        f"{settings['epochs']} epochs, accuracy averaged over the last five, model {', '.join(models)}",
+        f"{settings['epochs']} epochs, accuracy averaged over the last {averaged}, model {', '.join(models)}",
         _seeds_note(results),
     ]
     if (views := settings.get("views")) is not None:  # CoOp draws a new crop each time
