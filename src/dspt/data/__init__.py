@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 _log = logging.getLogger(__name__)
 
 _FORMS = (
-    "give a folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature "
+    "give a folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest, an .npz or .safetensors feature "
     "file, the name of a dataset with `root` ('dspt data list' names them), hf:NAME for a Hugging "
     "Face dataset, or 'embedded'"
 )
@@ -30,6 +31,7 @@ def open_dataset(
     *,
     root: Path | str | None = None,
     class_names: Path | str | None = None,
+    columns: Mapping[str, str] | str = "",
     seed: int = 1,
     test_fraction: float = 0.2,
     skip_bad: bool = False,
@@ -42,7 +44,7 @@ def open_dataset(
     Parameters
     ----------
     source
-        A folder of class folders, a .csv or .parquet manifest, an .npz or .safetensors feature
+        A folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest, an .npz or .safetensors feature
         file, the name of one of the paper's datasets or CIFAR, "hf:NAME" for a Hugging Face
         dataset, or "embedded". A folder of that name is "./embedded".
     root
@@ -50,6 +52,9 @@ def open_dataset(
         in a manifest start from, if not from the manifest's own folder.
     class_names
         A text file with one class name a line, in the order of labels, for a manifest.
+    columns
+        What a manifest calls its columns path, label, true_label and split, where it is something else:
+        {"path": "filename"}, or in one text "path=filename,label=class".
     seed, test_fraction
         Which part of a source without a test split is held out; a fraction of 0 holds nothing out.
     skip_bad
@@ -69,19 +74,21 @@ def open_dataset(
     """
     if isinstance(source, Dataset):
         return source
-    found = _open(str(source), root, class_names, seed, 0 if test else test_fraction, skip_bad)
+    found = _open(str(source), root, class_names, columns, seed, 0 if test else test_fraction, skip_bad)
     for note in found.notes:
         _log.warning("%s", note)
     found = replace(found, source=str(source))
     if test is None:
         return found
-    return found.tested_on(open_dataset(test, root=root, test_fraction=0, skip_bad=skip_bad))
+    columns = columns if Path(test).suffix.lower() in manifest.SUFFIXES else ""
+    return found.tested_on(open_dataset(test, root=root, columns=columns, test_fraction=0, skip_bad=skip_bad))
 
 
 def _open(
     source: str,
     root: Path | str | None,
     class_names: Path | str | None,
+    columns: Mapping[str, str] | str,
     seed: int,
     test_fraction: float,
     skip_bad: bool,
@@ -92,6 +99,8 @@ def _open(
     suffix = path.suffix.lower()
     if class_names is not None and suffix not in manifest.SUFFIXES:
         raise InputError(f"class names {class_names}: they go with a manifest, and {source} is none")
+    if columns and suffix not in manifest.SUFFIXES:
+        raise InputError(f"columns {columns}: they go with a manifest, and {source} is none")
     if source == "embedded":
         return embedded.read()
     if source.startswith("hf:"):
@@ -110,7 +119,7 @@ def _open(
     if os.path.isdir(path):
         return folder.read(path, **drawn)
     if os.path.isfile(path) and suffix in manifest.SUFFIXES:
-        return manifest.read(path, root=_path(root), class_names=_path(class_names), **drawn)
+        return manifest.read(path, root=_path(root), class_names=_path(class_names), columns=columns, **drawn)
     if os.path.isfile(path) and suffix in featurefile.SUFFIXES:
         return featurefile.read(path)
     what = "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"

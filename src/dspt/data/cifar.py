@@ -294,4 +294,5 @@ def _images(dataset: Cifar, place: Path) -> Dataset:
         benchmark(found.test.items, renumber[found.test.labels]),
         template=dataset.template,
         notes=(note, *found.notes),
+        root=found.root,
     )

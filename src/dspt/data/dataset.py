@@ -11,7 +11,7 @@ import numpy as np
 from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
-from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL
+from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL, matched
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
@@ -73,6 +73,8 @@ class Dataset:
         Entries of the source that were left out because something is wrong with them.
     source, test_source
         What the user called it, and a test set that was given apart.
+    root
+        The folder below which its files are named, wherever it lies.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Dataset:
     skipped: tuple[Fault, ...] = ()
     source: str = ""
     model: str = PAPER_MODEL
-
+    root: str = ""
     test_source: str | None = None
 
     @property
@@ -115,7 +117,7 @@ def benchmark(items: Items, labels: np.ndarray) -> Split:
 
 
 def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray:
-    """Return the labels by which a classifier with these class names is judged; classes are matched by name.
+    """Return the labels by which a classifier with these class names is judged; classes are matched by name, "ankle_boot" with "ankle boot".
 
     Parameters
     ----------
@@ -126,14 +128,12 @@ def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray
     whose : str
         What an error calls them: "the classes of runs/photos".
     """
-    position = {name: c for c, name in enumerate(names)}
-    unknown = [name for name in dataset.class_names if name not in position]
-    if unknown:
+    numbers = np.array(matched(dataset.class_names, names), np.int64)
+    if unknown := [name for name, c in zip(dataset.class_names, numbers, strict=True) if c < 0]:
         raise InputError(
             f"data {dataset.source or dataset.name}: class {listed(unknown)} is not among {whose}; leave its images "
             "out, or rename it"
         )
-    numbers = np.array([position[name] for name in dataset.class_names], np.int64)
     return np.asarray(numbers[dataset.judged.best_labels])
 
 
@@ -216,6 +216,7 @@ def make_dataset(
     test_fraction: float,
     notes: Sequence[str],
     skipped: Sequence[Fault],
+    root: str = "",
 ) -> Dataset:
     """Return the dataset with these splits; a test split that is None is held out of the train split.
 
@@ -256,7 +257,7 @@ def make_dataset(
         )
     if unlabelled := [names[c] for c in np.flatnonzero(~labelled)]:
         notes.append(f"No train image of {where} is labelled {listed(unlabelled)}.")
-    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped))
+    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root)
 
 
 def unusable(what: str, faults: Sequence[Fault], remedy: str, total: int | None = None) -> InputError:

@@ -72,6 +72,7 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
         train,
         test,
         where=str(root),
+        root=str(root),
         missing="has no test folder",
         seed=seed,
         test_fraction=test_fraction,

@@ -1,6 +1,6 @@
 """Manifests: tables that name an image file and its label in each row.
 
-Columns are `path` and `label`, and may be `true_label` and `split`, in any order.
+Columns are `path` and `label`, and may be `true_label` and `split`, in any order; a table may call them otherwise.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import numpy as np
 
 from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
 from dspt.data.paths import Paths
-from dspt.data.tabular import NULL, Table, open_table, quoted
+from dspt.data.tabular import NULL, Table, Wanted, open_table, quoted, short
 from dspt.data.tabular import SUFFIXES as SUFFIXES
 from dspt.internal.checks import LONGEST_NAME, check_names, out_of_range
 from dspt.internal.errors import NAMED, Fault, InputError, summary
+from dspt.internal.names import matched
 
+_WANTED = Wanted(("path", "label"), ("true_label", "split"), numbers=("label", "true_label"), each="each image")
 _TRAIN, _TEST, _VALIDATION = range(3)
 _SPLITS = {
     **{"train": _TRAIN, "training": _TRAIN, "test": _TEST},
@@ -40,6 +42,7 @@ def read(
     *,
     root: Path | None = None,
     class_names: Path | None = None,
+    columns: Mapping[str, str] | str = "",
     seed: int = 1,
     test_fraction: float = 0.2,
     skip_bad: bool = False,
@@ -58,7 +61,11 @@ def read(
     root : Path, optional
         What relative paths start from; None is the manifest's own folder.
     class_names : Path, optional
-        The file of class names; None takes the names, or the numbers, that stand in the rows.
+        The file of class names; None takes the names, or the numbers, that stand in the rows. "ankle_boot" in a row is
+        "ankle boot" in the file.
+    columns : dict or str
+        What the table calls its columns, where it is something else: {"path": "filename", "label": "class"}, or in
+        one text "path=filename,label=class".
     seed : int
         Seed of the draw of held-out images.
     test_fraction : float
@@ -67,7 +74,7 @@ def read(
         Leave out rows that cannot be used and list them in `Dataset.skipped`, instead of stopping at them.
     """
     base = path.parent if root is None else root
-    with open_table(path) as table:
+    with open_table(path, replace(_WANTED, called=_called(columns))) as table:
         rows = _read_rows(table, path, base, skip_bad)
     if not rows.seen:
         raise InputError(f"{path}: it has a header and no rows; add a row for each image")
@@ -94,12 +101,30 @@ def read(
         train,
         test,
         where=str(path),
+        root=str(base),
         missing="has no split column" if rows.unsplit else "has no test rows",
         seed=seed,
         test_fraction=test_fraction,
         notes=notes,
         skipped=rows.faults,
     )
+
+
+def _called(columns: Mapping[str, str] | str) -> dict[str, str]:
+    """Return the name that a table has for each of some columns."""
+    pairs = [pair.partition("=")[::2] for pair in columns.split(",")] if isinstance(columns, str) else columns.items()
+    if isinstance(columns, str) and not columns.strip():
+        return {}
+    called: dict[str, str] = {}
+    for column, name in pairs:
+        column, name = column.strip(), name.strip()
+        if column not in _WANTED.all or not name or column in called or name in called.values():
+            raise InputError(
+                f"columns {short(str(columns))!r}: expected some of {', '.join(_WANTED.all)}, each with another name "
+                "that the table has for it, as in path=filename,label=class"
+            )
+        called[column] = name
+    return called
 
 
 @dataclass
@@ -256,14 +281,13 @@ def _classes(
     names: Sequence[str]
     if len(numeric) < len(texts):
         names = sorted(texts) if class_names is None else _names_in(class_names)
-        position = {name: c for c, name in enumerate(names)}
-        for text, row in zip(texts, first, strict=True):
-            if text not in position:
-                raise InputError(
-                    f"{path}: label {quoted(text)} at {rows.place(row)} is not a name in "
-                    f"{class_names}; correct it, or add the name"
-                )
-        classes = [position[text] for text in texts]
+        classes = matched(texts, names)
+        if -1 in classes:
+            i = classes.index(-1)
+            raise InputError(
+                f"{path}: label {quoted(texts[i])} at {rows.place(first[i])} is not a name in "
+                f"{class_names}; correct it, or add the name"
+            )
     elif class_names is None:
         numbers = sorted({number for number in numeric if number >= 0})
         names = [str(number) for number in numbers]

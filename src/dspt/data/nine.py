@@ -148,6 +148,7 @@ def read(dataset: NamedDataset, root: Path | str | None, *, skip_bad: bool = Fal
         splits["train"],
         splits["test"],
         template=dataset.template,
+        root=str(base),
     )
 
 

@@ -6,7 +6,8 @@ A module of its own, because the command line needs it before anything that take
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 Known = TypeVar("Known")
@@ -46,6 +47,26 @@ def _escaped(character: str) -> str:
     # Python reads the byte 0xff of a file name, where it is no text, as U+DCFF.
     byte = ord(character) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(character)[1:-1]
+
+
+def matched(names: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Return the position of each of some different names among `known`; -1 for one that is not there.
+
+    A name that is not there as it is written may be there in another spelling: "ankle_boot", as folders are called, is
+    "ankle boot". No two names are matched with one: of those, only a name that is there as it is written.
+    """
+    position = {name: c for c, name in enumerate(known)}
+    left = sorted(position.keys() - set(names))
+    spelt, asked = Counter(map(_spelling, left)), Counter(_spelling(name) for name in names if name not in position)
+    other = {_spelling(name): position[name] for name in left if spelt[_spelling(name)] == 1}
+    return [
+        position[name] if name in position else other.get(spelling, -1) if asked[spelling] == 1 else -1
+        for name, spelling in zip(names, map(_spelling, names), strict=True)
+    ]
+
+
+def _spelling(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
 
 
 def spreadsheet_cell(text: str) -> str:
