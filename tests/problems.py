@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -36,6 +37,12 @@ def feature_file(path: Path, train: int = 100, test: int = 40) -> Path:
         classnames=np.array(NAMES),
     )
     return path
+
+
+def labels_in(path: Path | str, class_names: Sequence[str]) -> np.ndarray:
+    """Return the labels of a file that dspt wrote, as numbers in the order of its rows."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return np.array([list(class_names).index(row["label"]) for row in csv.DictReader(file)])
 
 
 def finished_run(

@@ -14,6 +14,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from problems import labels_in
 
 from dspt import noise
 from dspt.backbone.checkpoint import open_checkpoint
@@ -259,7 +261,9 @@ def is_good(items: Any) -> np.ndarray:
 def problem_of(dataset: Dataset, given: np.ndarray) -> Any:
     checkpoint = open_checkpoint("embedded")
     encoder = Encoder(checkpoint, skip_bad=True)
-    return _read(dataset, given, noise.parse("sym:0.5"), Config(), encoder, None)
+    return _read(
+        dataset, replace(dataset.train, labels=given, true_labels=dataset.train.best_labels), Config(), encoder, None
+    )
 
 
 def turned(stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -580,7 +584,7 @@ class TestFolders:
         assert rows == [("train", str(root / "train" / name), "no images in it") for name in ("cow", "eel")]
         description = json.loads(Path("run/config.json").read_text())
         assert description["class_names"] == list(CLASSES)
-        given = noise.read_labels("run/labels.csv", 3, 12)
+        given = labels_in("run/labels.csv", CLASSES)
         assert given.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
     def test_names_that_are_the_same_in_a_prompt_are_named_before_anything_is_encoded(self, train, tmp_path):
@@ -674,7 +678,7 @@ class TestManifests:
         assert skipped(train(file, "--skip-bad")) == [
             ("test", "line 17", "the same path as in line 16, which belongs to another split")
         ]
-        given = noise.read_labels("run/labels.csv", 3, 12)
+        given = labels_in("run/labels.csv", CLASSES)
         assert given.tolist() == [CLASSES.index(row[1]) for row in rows if row[2] == "train"]
 
     @pytest.mark.parametrize("split", ["train", "test"])

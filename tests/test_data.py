@@ -357,7 +357,7 @@ class TestOpenDataset:
             with pytest.raises(InputError, match=what) as error:
                 open_dataset(tmp_path / name)
             assert name in str(error.value)
-            assert "a folder of class folders, a .csv or .parquet manifest" in str(error.value)
+            assert "a folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest" in str(error.value)
 
     def test_looking_at_data_costs_no_import_of_torch(self):
         code = (

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from problems import labels_in
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
@@ -346,7 +347,7 @@ class TestRun:
         assert described["class_names"] == list(data.class_names)
         assert described["noise"] == "pair:0.4"
         assert "torch" in json.loads((tmp_path / "run/environment.json").read_text())
-        given = noise.read_labels(tmp_path / "run/labels.csv", 10, 200)
+        given = labels_in(tmp_path / "run/labels.csv", data.class_names)
         assert np.array_equal(given, noise.corrupt(data.train.labels, 10, "pair", 0.4, seed=1))
         records = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
         parts = {f"{what}_{who}" for what in ("loss", "gradient") for who in ("right", "wrong")}

@@ -437,9 +437,9 @@ def test_label_files_of_other_hands_are_read(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "expected the header index,label or label, found nothing"),
+        ("", "expected the header item,label or index,label or label, found nothing"),
         ("\n\n", "found nothing"),
-        ("3\n0\n2\n", "expected the header index,label or label, found 3"),
+        ("3\n0\n2\n", "expected the header item,label or index,label or label, found 3"),
         ("index;label\n0;3\n", "found index;label"),
         ("label\n", "expected 3 labels, found 0"),
         ("label\n3\n0\n", "expected 3 labels, found 2"),

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from problems import feature_file, finished_run
+from problems import NAMES, feature_file, finished_run, labels_in
 from safetensors.numpy import load_file
 
-from dspt import noise
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.runs import Result, Run, find
@@ -40,7 +39,7 @@ def test_a_run_folder_explains_itself(clip, data, tmp_path):
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [1, 2, 3]
     assert {"loss", "loss_right", "loss_wrong", "accuracy", "lr"} <= records[0].keys()
-    given = noise.read_labels(folder / "labels.csv", 4, 100)
+    given = labels_in(folder / "labels.csv", NAMES)
     assert (given != np.load(data)["train_y"]).sum() == 50
     learnt = load_file(folder / "context.safetensors")
     assert learnt["context"].shape == (16, 32)

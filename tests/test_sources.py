@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from problems import feature_file
+from problems import NAMES, feature_file, labels_in
 
-from dspt import corrupt, noise
+from dspt import corrupt
 from dspt.config import Config
 from dspt.data import few_shot, nine, open_dataset
 from dspt.workflows.train import run
@@ -48,7 +48,7 @@ class TestManifest:
         result = json.loads(output)
         assert result["wrong_labels"] == pytest.approx(3 / 24)
         assert (result["samples"], result["skipped"]) == (24, 0)
-        given = noise.read_labels("run/labels.csv", 3, 24)
+        given = labels_in("run/labels.csv", CLASSES)
         np.testing.assert_array_equal(given, open_dataset(source).train.labels)
 
     def test_noise_is_made_from_the_right_labels(self, clip, tmp_path):
@@ -60,7 +60,7 @@ class TestManifest:
             tmp_path / "run",
             cache=tmp_path / "c",
         )
-        given = noise.read_labels(tmp_path / "run/labels.csv", 3, 24)
+        given = labels_in(tmp_path / "run/labels.csv", CLASSES)
         expected = corrupt(dataset.train.true_labels, 3, "pair", 0.5, 1)
         np.testing.assert_array_equal(given, expected)
 
@@ -83,7 +83,7 @@ class TestShots:
         result = run(str(source), config, "sym:0.5", tmp_path / "run")
         assert result.samples == 12
         true = np.load(source)["train_y"]
-        given = noise.read_labels(tmp_path / "run/labels.csv", 4, len(true))
+        given = labels_in(tmp_path / "run/labels.csv", NAMES)
         np.testing.assert_array_equal(given, corrupt(true, 4, "symmetric", 0.5, 2))
         chosen = few_shot(true, 3, 2)
         wrong = (given != true)[chosen].mean()
@@ -170,7 +170,7 @@ class TestNamedDatasets:
                 folder = f"{kind[:3]}-{out}"
                 status, _, errors = dspt("train", "pets", *options, "--noise", kind, "--out", folder)
                 assert status == 0, errors
-                labels[folder] = noise.read_labels(f"{folder}/labels.csv", 3, 6)
+                labels[folder] = labels_in(f"{folder}/labels.csv", CLASSES)
             photo(pets / "oxford_pets" / "images" / "train_2.jpg", 2)
         np.testing.assert_array_equal(labels["sym-whole"], labels["sym-less"])
         # The flips are the same; what an image is taken for is measured against the others.
@@ -230,7 +230,7 @@ class TestNoise:
         assert sum(one["count"] for one in told["most_common"]) <= 40
         with Image.open("given.png") as picture:
             assert picture.format == "PNG"
-        true, given = np.load(source)["train_y"], noise.read_labels("given.csv", 4, 100)
+        true, given = np.load(source)["train_y"], labels_in("given.csv", NAMES)
         names = [str(name) for name in np.load(source)["classnames"]]
         first = told["most_common"][0]
         pair = (true == names.index(first["true"])) & (given == names.index(first["given"]))
@@ -246,14 +246,14 @@ class TestNoise:
         source = manifest(tmp_path)
         assert dspt("noise", source, "--noise", "none", "--out", "new/given.csv", "-q")[0] == 0
         assert (tmp_path / "new/given.png").exists()
-        given = noise.read_labels("new/given.csv", 3, 24)
+        given = labels_in("new/given.csv", CLASSES)
         np.testing.assert_array_equal(given, open_dataset(source).train.labels)
 
     def test_of_instances_looks_at_the_features_of_the_images(self, text_tower, tmp_path):
         source = feature_file(tmp_path / "pets.npz")
         dataset = open_dataset(source)
         run(dataset, Config(model=text_tower, epochs=1, seed=4), "inst:0.3", tmp_path / "run")
-        given = noise.read_labels(tmp_path / "run/labels.csv", 4, 100)
+        given = labels_in(tmp_path / "run/labels.csv", NAMES)
         expected = corrupt(dataset.train.labels, 4, "instance", 0.3, 4, features=dataset.train.items)
         np.testing.assert_array_equal(given, expected)
 

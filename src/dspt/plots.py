@@ -13,10 +13,17 @@ from typing import Any, Literal
 import numpy as np
 
 from dspt.internal.errors import InputError
-from dspt.internal.files import replacing
+from dspt.internal.files import check_free, replacing
 from dspt.internal.names import printable
 
 FORMATS = (".png", ".pdf", ".svg")
+# What is in every picture of ours, by which it may be drawn again in its place.
+MARK = b"drawn by dspt"
+_METADATA = {
+    "png": {"Software": MARK.decode()},
+    "pdf": {"Creator": MARK.decode(), "CreationDate": None},
+    "svg": {"Creator": MARK.decode(), "Date": None},
+}
 
 # Okabe and Ito's palette without its yellow, which is pale on white. In grey its colours are alike, so each method has
 # its own line and marker too.
@@ -334,14 +341,15 @@ def epochs_axis(axis: Any) -> None:
     axis.set_xlabel("epoch")
 
 
-def check_path(path: Path) -> None:
-    """Raise `InputError`, before any work, if no picture can be written there."""
+def check_path(path: Path, overwrite: bool = False) -> None:
+    """Raise `InputError`, before any work, if no picture can be written there, or another than ours is there."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: expected a {', '.join(FORMATS)} file for the picture")
     # folders that are not there yet are made in the nearest one that is
     there = next(folder for folder in path.absolute().parents if folder.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
         raise InputError(f"{path}: its folder cannot be written to; give another name")
+    check_free(path, overwrite, MARK)
 
 
 def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
@@ -359,8 +367,7 @@ def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
         Passed on to `Figure.savefig`.
     """
     kind = path.suffix.lower().removeprefix(".")
-    metadata = {"CreationDate": None} if kind == "pdf" else None
     with replacing(path) as temporary, warnings.catch_warnings():
         # Of letters that the font has not, which are drawn as boxes, and of names too long for their place.
         warnings.simplefilter("ignore", UserWarning)
-        figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata, **options)
+        figure.savefig(temporary, format=kind, dpi=dpi, metadata=_METADATA[kind], **options)

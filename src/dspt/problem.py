@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,15 @@ import numpy as np
 
 from dspt import learners, methods, noise
 from dspt.config import Config, Settings
-from dspt.data import Dataset, few_shot
+from dspt.data import Dataset, Split, few_shot
 from dspt.internal.checks import check_labels
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.learners import Learner, Parameters, Reader
 from dspt.methods import Method
+
+# Silent unless the program that uses dspt wants to hear: the command line says the same itself.
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Task:
     learner: Learner
     method: Method
     start: Parameters
-    given: np.ndarray  # the labels of the whole train split after noise
+    given: Split  # the whole train split with the labels it has after noise
     skipped: tuple[Fault, ...] = ()  # what of the source was left out
 
     @classmethod
@@ -94,7 +98,8 @@ class Task:
         _check_method(method, learners.kind_of(config), problem.weights is not None)
         learner = learner or learners.make(problem.class_names, config)
         _check(problem, learner)
-        return cls(problem, config, learner, method, learner.start(), problem.labels)
+        given = Split(problem.train_x, problem.labels, problem.true_labels)
+        return cls(problem, config, learner, method, learner.start(), given)
 
 
 def pose(
@@ -138,21 +143,24 @@ def pose(
             f"views = {config.views}: {dataset.name} holds features, not images, so nothing can be cropped",  # type: ignore[attr-defined]
             "leave `views` out",
         )
-    given = None if spec.needs_features else given_labels(dataset, spec, config.seed)
+    reporter = reporter or Reporter(silent=True)
+    given = None if spec.needs_features else given_split(dataset, spec, config.seed, reporter)
     learner = learners.make(dataset.class_names, config)
     start = learner.start()
-    reader = learner.reader(reporter or Reporter(silent=True), cache, skip_bad)
+    reader = learner.reader(reporter, cache, skip_bad)
     if len(dataset.test.labels):
         reader.check_there(dataset.test)  # the train split, read first, looks for its own files
     if given is None:
-        given = given_labels(dataset, spec, config.seed, reader)
-    problem = _read(dataset, given, spec, config, reader, weights)
+        given = given_split(dataset, spec, config.seed, reporter, reader)
+    problem = _read(dataset, given, config, reader, weights)
     _check(problem, learner)
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
 
 
-def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Reader | None = None) -> np.ndarray:
-    """Return the labels to learn from: those of the source, or noise made from the right ones.
+def given_split(
+    dataset: Dataset, spec: noise.NoiseSpec, seed: int, reporter: Reporter, reader: Reader | None = None
+) -> Split:
+    """Return the train split with the labels to learn from: those of the source, of a file, or noise made here.
 
     The noise is drawn over the whole train split, so that few-shot sampling and images that are left out change
     nobody else's label. A `reader` of features is needed for noise that looks at them.
@@ -165,36 +173,46 @@ def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, reader: Rea
         What noise is made.
     seed : int
         Seed of the noise.
+    reporter : Reporter
+        Says that labels are taken in order, where a label file does not name its images.
     reader : Reader, optional
         Reads the train images as features; None for noise that does not look at them.
 
     Returns
     -------
-    int64 array of shape (N,)
-        One label for each sample of the train split, in its order.
+    Split
+        The samples in their order, with the right labels as far as they are known.
     """
     split, classes = dataset.train, len(dataset.class_names)
     if spec.kind == "none":
-        return split.labels
-    if reader is None or not spec.needs_features:
-        return spec.apply(split.best_labels, classes, seed)
-    found, kept = reader(split, "train")
-    # An image that cannot be read counts as an average one, so that the others keep their draws.
-    features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
-    features[kept] = found
-    return spec.apply(split.best_labels, classes, seed, features)
+        return split
+
+    def warn(sentence: str) -> None:
+        _log.warning("%s", sentence)
+        reporter.say(f"note: {sentence}")
+
+    if spec.kind == "file" and spec.path:
+        return noise.read_split(spec.path, dataset, warn)
+    features = None
+    if reader is not None and spec.needs_features:
+        found, kept = reader(split, "train")
+        # An image that cannot be read counts as an average one, so that the others keep their draws.
+        features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
+        features[kept] = found
+    # Noise that was made here is known for what it is; labels as they come are not, unless source or file tells.
+    true = split.best_labels
+    return Split(split.items, spec.apply(true, classes, seed, features), true)
 
 
 def _read(
     dataset: Dataset,
-    given: np.ndarray,
-    spec: noise.NoiseSpec,
+    given: Split,
     config: Settings,
     reader: Reader,
     weights: np.ndarray | None,
 ) -> Problem:
     """Return the problem with its inputs read: of all samples, or of some shots of each class."""
-    chosen = np.arange(len(given))
+    chosen = np.arange(len(given.labels))
     if config.shots:
         chosen = few_shot(dataset.train.best_labels, config.shots, config.seed)
     views = config.views if isinstance(config, Config) else 0
@@ -204,8 +222,6 @@ def _read(
         test_x, tested = reader(dataset.test, "test")
         test_y = dataset.test.best_labels[tested]
     used = chosen[kept]
-    # Noise that was made here is known for what it is; labels as they come are not, unless the source tells.
-    true = dataset.train.best_labels if spec.is_made else dataset.train.true_labels
     if weights is not None:
         weights = weights[used]
         if not weights.any():
@@ -216,8 +232,8 @@ def _read(
     return Problem(
         class_names=dataset.class_names,
         train_x=train_x,
-        labels=given[used],
-        true_labels=None if true is None else true[used],
+        labels=given.labels[used],
+        true_labels=None if given.true_labels is None else given.true_labels[used],
         test_x=test_x,
         test_y=test_y,
         weights=weights,

@@ -2,7 +2,7 @@
 
     config.json           settings, data, noise, class names, fingerprints: what was asked for
     environment.json      versions and machine
-    labels.csv            the labels of the train split after noise, in the order of the source
+    labels.csv            the labels of the train split after noise: item, label and, where it is known, true label
     skipped.csv           what was left out because it could not be read, if anything: split, item, reason
     metrics.jsonl         one line for each epoch
     state.safetensors     where to go on after an interruption
@@ -41,6 +41,7 @@ from dspt.internal.rounding import figure
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dspt.data import Dataset, Split
     from dspt.learners import Parameters
     from dspt.problem import Task
     from dspt.train import Record, State
@@ -321,9 +322,9 @@ class Run:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def save_labels(self, labels: np.ndarray) -> None:
-        """Write the labels of the train split after noise."""
-        noise.write_labels(self.path / LABELS, labels)
+    def save_labels(self, dataset: Dataset, given: Split) -> None:
+        """Write the labels of the train split after noise, each with its item."""
+        noise.write_split(self.path / LABELS, dataset, given)
 
     def save_skipped(self, faults: Sequence[Fault]) -> None:
         """Write what was left out, if anything was."""

@@ -35,7 +35,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder of class folders; a .csv or .parquet manifest (path,label[,true_label][,split]); "
+        help="A folder of class folders; a .csv, .tsv, .jsonl, .parquet or .xlsx manifest "
+        "(path,label[,true_label][,split]); "
         "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
         "file; hf:NAME for a Hugging Face dataset; or 'embedded'.",
     ),
@@ -51,6 +52,14 @@ ClassNames = Annotated[
     Path | None,
     typer.Option(help="For a manifest: a text file with one class name a line, in label order."),
 ]
+Columns = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="For a manifest: what it calls its columns path, label, true_label and split, as in "
+        "path=filename,label=class.",
+    ),
+]
 SkipBad = Annotated[
     bool,
     typer.Option(
@@ -63,6 +72,7 @@ Out = Annotated[
     typer.Option(help="Run folder; an interrupted run goes on there. Default: under runs/."),
 ]
 Overwrite = Annotated[bool, typer.Option(help="Start anew if the folder holds another run.")]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 Run = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A folder made by dspt train or PromptClassifier.save."),

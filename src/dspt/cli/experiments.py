@@ -16,6 +16,7 @@ import typer
 from dspt.cli.common import (
     Json,
     Quiet,
+    Replace,
     Root,
     app,
     in_flags,
@@ -169,6 +170,7 @@ def table(
     only: Only = None,
     where: Where = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+    overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
     """Show a table of the paper, made from run folders. Mean ± std over seeds, and the paper's own figures.
@@ -179,8 +181,10 @@ def table(
       dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import grid, tables
-    from dspt.internal.files import write_text
+    from dspt.internal.files import check_free, write_text
 
+    if out is not None:
+        check_free(out, overwrite)
     results, not_used = _results(name, runs, only, where, every_dataset)
     if json_output:
         about = {"experiment": name, "title": grid.title(results), "notes": results.notes}
@@ -205,17 +209,21 @@ def figure(
     out: Annotated[Path, typer.Option(help="The folder for NAME.pdf and NAME.png.")] = Path("figures"),
     only: Only = None,
     where: Where = None,
+    overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
-    """Draw a figure of the paper from run folders, as PDF and PNG.
+    """Draw a figure of the paper from run folders, as PDF and PNG. Figures that dspt drew there are replaced.
 
     \b
     Examples:
       dspt figure accuracy-vs-noise
       dspt figure loss-curves --runs runs --out paper/figures
     """
+    from dspt import plots
     from dspt.experiments import figures, grid
 
+    for suffix in (".pdf", ".png"):
+        plots.check_path(out / f"{name}{suffix}", overwrite)
     results, not_used = _results(name, runs, only, where)
     files = figures.draw(results, out / name)
     if json_output:
@@ -228,9 +236,12 @@ def figure(
 def report(
     runs: Runs = Path("runs"),
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
     """Write one HTML page with everything that was run. Self-contained: tables, figures, runs, versions.
+
+    A page that dspt wrote there is replaced.
 
     \b
     Examples:
@@ -238,7 +249,9 @@ def report(
       dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
+    from dspt.internal.files import check_free
 
+    check_free(out, overwrite, b"made by dspt")
     with writing(out):
         shown = page.make(runs, out)
     left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}

@@ -9,12 +9,14 @@ import typer
 
 from dspt.cli.common import (
     ClassNames,
+    Columns,
     Data,
     Json,
     Model,
     Out,
     Overwrite,
     Quiet,
+    Replace,
     Root,
     Run,
     SkipBad,
@@ -53,6 +55,7 @@ def train(
     test: Test = None,
     root: Root = None,
     class_names: ClassNames = None,
+    columns: Columns = "",
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -67,6 +70,7 @@ def train(
       dspt train photos/ --test checked_photos/ --model path/to/checkpoint
       dspt train embedded --method dspt --noise sym:0.6 --epochs 20 --json
       dspt train photos.csv --skip-bad
+      dspt train photos.xlsx --columns path=filename,label=class
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
@@ -76,7 +80,7 @@ def train(
     from dspt.workflows.train import run
 
     with resumable():
-        dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad, test=test)
+        dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test=test)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
         print_json(result.as_dict())
@@ -105,6 +109,7 @@ def scratch(
     noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
     test: Test = None,
     root: Root = None,
+    columns: Columns = "",
     out: Out = None,
     overwrite: Overwrite = False,
     json_output: Json = False,
@@ -121,7 +126,7 @@ def scratch(
     from dspt.workflows.train import run
 
     with resumable():
-        dataset = open_dataset(data, root=root, test=test)
+        dataset = open_dataset(data, root=root, columns=columns, test=test)
         result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
         print_json(result.as_dict())
@@ -139,6 +144,7 @@ def zeroshot(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     root: Root = None,
     class_names: ClassNames = None,
+    columns: Columns = "",
     skip_bad: SkipBad = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -155,7 +161,7 @@ def zeroshot(
     from dspt.workflows import evaluate
 
     config = Config(model=model, template=template, device=device, method="zero-shot")
-    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
+    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad)
     result = evaluate.zero_shot(dataset, config, reporter(quiet), skip_bad)
     if json_output:
         print_json(result)
@@ -175,6 +181,7 @@ def evaluate_run(
     data: Data,
     root: Root = None,
     class_names: ClassNames = None,
+    columns: Columns = "",
     skip_bad: SkipBad = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -189,7 +196,9 @@ def evaluate_run(
     from dspt.data import open_dataset
     from dspt.workflows import evaluate
 
-    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad, test_fraction=0)
+    dataset = open_dataset(
+        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test_fraction=0
+    )
     result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
     if json_output:
         print_json(result)
@@ -268,9 +277,13 @@ def make_noise(
         str,
         typer.Option("--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."),
     ],
-    out: Annotated[Path, typer.Option(help="The label file, .csv or .npy, for --noise file:LABELS.")] = Path(
-        "labels.csv"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The label file for --noise file:LABELS: .csv with the image and the class of each row; or .npy, "
+            "which cannot say of which images its labels are."
+        ),
+    ] = Path("labels.csv"),
     picture: Annotated[
         Path | None,
         typer.Option(help="Picture of the confusion, .png or .pdf. Default: beside the labels."),
@@ -281,7 +294,9 @@ def make_noise(
     ] = AUTO,
     root: Root = None,
     class_names: ClassNames = None,
+    columns: Columns = "",
     skip_bad: SkipBad = False,
+    overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -290,14 +305,16 @@ def make_noise(
     \b
     Examples:
       dspt noise embedded --noise pair:0.4 --out labels.csv
-      dspt noise photos/ --noise inst:0.3 --out labels.npy
-      dspt train photos/ --noise file:labels.npy
+      dspt noise photos/ --noise inst:0.3 --out labels.csv
+      dspt train photos/ --noise file:labels.csv
     """
     from dspt.data import open_dataset
     from dspt.workflows.mislabel import mislabel
 
-    dataset = open_dataset(data, root=root, class_names=class_names, skip_bad=skip_bad)
-    result = mislabel(dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad)
+    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad)
+    result = mislabel(
+        dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad, overwrite, inputs=[class_names]
+    )
     if json_output:
         print_json(result)
         return
@@ -339,6 +356,7 @@ def list_methods(json_output: Json = False) -> None:
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, less exact.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")] = None,
+    overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -355,7 +373,7 @@ def bench(
     from dspt.plots import check_path
 
     if picture is not None:
-        check_path(picture)
+        check_path(picture, overwrite)
     result = run_bench(quick, reporter(quiet))
     if json_output:
         print_json(result)

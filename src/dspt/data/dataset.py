@@ -117,7 +117,9 @@ def benchmark(items: Items, labels: np.ndarray) -> Split:
 
 
 def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray:
-    """Return the labels by which a classifier with these class names is judged; classes are matched by name, "ankle_boot" with "ankle boot".
+    """Return the labels by which a classifier with these class names is judged.
+
+    Classes are matched by name; "ankle_boot" is "ankle boot".
 
     Parameters
     ----------

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dspt.internal.errors import InputError
+
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
@@ -55,3 +57,23 @@ def write_json(path: Path | str, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     # A byte of a file name that is no text is written as JSON escapes it.
     write_text(path, text.encode(errors="backslashreplace").decode())
+
+
+def check_free(path: Path | str, overwrite: bool = False, mark: bytes = b"") -> None:
+    """Raise `InputError` if there is something at `path` that nobody asked to replace.
+
+    Parameters
+    ----------
+    path : Path or str
+        Where a file is to be written.
+    overwrite : bool
+        Whether a file that is there may be replaced.
+    mark : bytes
+        What a file of our own has in it: it may be replaced, since making it again is the usual way to use it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: it is a folder; give the name of a file")
+    if overwrite or not os.path.lexists(path) or (mark and path.is_file() and mark in path.read_bytes()):
+        return
+    raise InputError(f"{path}: it is there already; give another name", "or set `overwrite` to replace it")

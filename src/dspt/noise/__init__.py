@@ -2,11 +2,11 @@
 
 - corruption.py: the rules, and `NoiseSpec`, a rule that can be written down
 - instance.py: noise that depends on the image
-- labelfiles.py: label files, ours and other people's
+- labelfiles.py: label files, ours, which name their images, and other people's
 """
 
 from dspt.noise.corruption import NoiseSpec, checked_transition, corrupt, parse, transition_matrix
-from dspt.noise.labelfiles import read_labels, write_labels
+from dspt.noise.labelfiles import read_labels, read_split, write_labels, write_split
 
 __all__ = [
     "NoiseSpec",
@@ -14,6 +14,8 @@ __all__ = [
     "corrupt",
     "parse",
     "read_labels",
+    "read_split",
     "transition_matrix",
     "write_labels",
+    "write_split",
 ]

@@ -206,11 +206,6 @@ class NoiseSpec:
         """Whether the images have to be encoded before their labels are made."""
         return self.kind == "instance"
 
-    @property
-    def is_made(self) -> bool:
-        """Whether labels are made wrong here, so that it is known which ones are."""
-        return self.kind not in ("none", "file")
-
     def __str__(self) -> str:
         if self.kind in _FROM_FILES:
             return f"{self.kind}:{self.path}"

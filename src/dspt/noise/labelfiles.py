@@ -1,5 +1,9 @@
 """Files of labels: written by us, by other programs, or by people who labelled a dataset anew.
 
+Ours is a table that a spreadsheet shows: `item,label` and, where it is known, `true_label`, with a row for each sample
+in any order. An item is the path of an image below the folder of its dataset, or a digest of its content; labels are
+class names. Other files give numbers in the order of the samples, and cannot say of which samples.
+
 torch is imported only to read its own kind of file.
 """
 
@@ -9,16 +13,20 @@ import csv
 import re
 import tarfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dspt.data import Dataset, Split
 from dspt.data.arrays import load_npy, open_npz
+from dspt.data.items import item_names, written
+from dspt.data.tabular import Wanted, open_table, quoted
 from dspt.internal.checks import as_array, check_labels, checked_labels, is_integer, out_of_range
 from dspt.internal.errors import InputError
 from dspt.internal.files import replacing
+from dspt.internal.names import from_spreadsheet_cell, matched, spreadsheet_cell
 
 # What CIFAR-10N and CIFAR-100N call the labels that the people were not shown.
 CLEAN = "clean_label"
@@ -27,6 +35,126 @@ _COARSE, _COARSE_CLASSES = "noisy_coarse_label", 20
 _ONE_ARRAY = (".csv", ".npy")
 _NAMED_ARRAYS = (".npz", ".pt")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_TABLE = Wanted(("item", "label"), ("true_label",), numbers=("label", "true_label"), each="each image")
+# Cells that are more than one, or less than they were, unless they stand in quotes.
+_QUOTED = re.compile(r'[,;"]|^\s|\s$')
+
+
+def write_split(path: Path | str, dataset: Dataset, split: Split) -> None:
+    """Put the labels of a split at `path`: .csv with the item and the class of each; .npy with numbers alone.
+
+    Parameters
+    ----------
+    path : Path or str
+    dataset : Dataset
+        What the split is of: it has the names of the classes.
+    split : Split
+        Where its true labels are not known, their cells are empty.
+    """
+    path = Path(path)
+    if _extension(path, *_ONE_ARRAY) == ".npy":
+        write_labels(path, split.labels)
+        return
+    classes = [*(_cell(written(name)) for name in dataset.class_names), ""]  # the last, -1, is not known
+    columns = [split.labels] if split.true_labels is None else [split.labels, split.true_labels]
+    names = map(_cell, item_names(split.items, dataset.root))
+    rows = zip(names, *(map(classes.__getitem__, column.tolist()) for column in columns), strict=True)
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(",".join(_TABLE.all[: 1 + len(columns)]) + "\n")
+        file.writelines(",".join(cells) + "\n" for cells in rows)
+
+
+def read_split(path: Path | str, dataset: Dataset, warn: Callable[[str], None]) -> Split:
+    """Return the train split with the labels at `path`, and the right ones as far as file or dataset know them.
+
+    A file with a column `item` must have one row for each sample, in any order, and no others. Any other file is read
+    as `read_labels` does; `warn` is told so, unless right labels in the file prove that its order is that of the data.
+
+    Parameters
+    ----------
+    path : path of a label file, with #KEY after it where one of several arrays is meant
+    dataset : Dataset
+        Its train split counts.
+    warn : callable
+        Takes a sentence for the user.
+    """
+    split, file = dataset.train, label_file(path)
+    if _names_items(file):
+        given, true = _by_item(file, dataset)
+        return Split(split.items, given, true)
+    given, proven = _in_order(path, len(dataset.class_names), len(split.labels), split.best_labels)
+    if not proven:
+        data = dataset.source or dataset.name
+        warn(f"{path} names no images: its labels are taken in the order of {data}, and are wrong in any other order.")
+    return Split(split.items, given, split.true_labels)
+
+
+def _cell(text: str) -> str:
+    """Return a text as a cell of a .csv file that a spreadsheet shows as it is."""
+    text = spreadsheet_cell(text)
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
+
+
+def _names_items(path: Path) -> bool:
+    """Return whether this is a .csv file with a column of items."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return False
+    try:
+        with open(path, "rb") as file:
+            header = file.readline(1 << 16).removeprefix(b"\xef\xbb\xbf")
+    except OSError:
+        return False  # reading it tells more
+    return any(cell.strip(b' "\r\n').lower() == b"item" for cell in re.split(b"[,;\t]", header))
+
+
+def _by_item(path: Path, dataset: Dataset) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the labels that a table has for the items of the train split, and the right ones; -1 is not known."""
+    split, data = dataset.train, dataset.source or dataset.name
+    names = list(item_names(split.items, dataset.root))
+    position = {name: i for i, name in enumerate(names)}
+    lines, rows = [], []
+    with open_table(path, _TABLE) as table:
+        for line, cells in table.rows:
+            if isinstance(cells, str):
+                raise InputError(f"{path}: line {line} cannot be used, {cells}; correct it")
+            lines.append(line)
+            rows.append([from_spreadsheet_cell(cell) for cell in cells])
+    items, *columns = list(zip(*rows, strict=True)) or [()] * len(table.columns)
+
+    place = np.array([position.get(item, -1) for item in items], np.int64)
+    _refuse(path, place < 0, f"rows are for images that {data} does not have", items, lines)
+    again = np.ones(len(place), bool)
+    again[np.unique(place, return_index=True)[1]] = False
+    _refuse(path, again, "rows are for an image that has one already", items, lines)
+    _refuse(path, np.bincount(place, minlength=len(names)) == 0, f"images of {data} have no row", names)
+    classes = [written(name) for name in dataset.class_names]
+    found = []
+    for name, column in zip(table.columns[1:], columns, strict=True):
+        texts = list(dict.fromkeys(column))
+        number = dict(zip(texts, matched(texts, classes), strict=True))
+        labels = np.array([number[text] for text in column], np.int64)
+        wrong = labels < 0
+        if name in _TABLE.optional:
+            wrong &= np.array([text != "" for text in column], bool)
+        _refuse(path, wrong, f"rows have a {name} that is no class of {data}", column, lines)
+        found.append(np.empty_like(labels))
+        found[-1][place] = labels
+    given, own = found[0], split.true_labels
+    if len(found) == 1:
+        return given, own
+    true = found[1]
+    if own is not None:
+        _refuse(path, (true != own) & (true >= 0) & (own >= 0), f"true labels are other ones than in {data}", names)
+        true = np.where(true < 0, own, true)
+    return given, true
+
+
+def _refuse(path: Path, wrong: np.ndarray, what: str, texts: Sequence[str], lines: Sequence[int] = ()) -> None:
+    """Raise `InputError` with the number of wrong ones and the first of them, if there are any."""
+    if wrong.any():
+        i = int(wrong.argmax())
+        first = quoted(texts[i]) + (f" at line {lines[i]}" if lines else "")
+        raise InputError(f"{path}: {np.count_nonzero(wrong)} of {len(wrong)} {what}; the first is {first}")
 
 
 def write_labels(path: Path | str, labels: Any) -> None:
@@ -60,15 +188,20 @@ def read_labels(path: Path | str, num_classes: int, n: int, true: np.ndarray | N
         The right labels of the samples in their order. A file that has a `clean_label` of its own
         must agree, else its labels are of other samples.
     """
+    return _in_order(path, num_classes, n, true)[0]
+
+
+def _in_order(path: Path | str, num_classes: int, n: int, true: np.ndarray | None) -> tuple[np.ndarray, bool]:
+    """Return the labels at `path`, and whether right labels beside them prove that they are in order."""
     path, key = _split_key(path)
     kind = readable(path, *_ONE_ARRAY, *_NAMED_ARRAYS)
     if key and kind in _ONE_ARRAY:
         raise InputError(f"{path}: a {kind} file holds labels without names; leave out #{key}")
     if kind == ".csv":
         labels = _plain_csv(path, num_classes, n)
-        return _careful_csv(path, num_classes, n) if labels is None else labels
+        return _careful_csv(path, num_classes, n) if labels is None else labels, False
     if kind == ".npy":
-        return _checked_array(load_npy(path), num_classes, n, f"{path}")
+        return _checked_array(load_npy(path), num_classes, n, f"{path}"), False
     key, arrays = _load_npz(path, key) if kind == ".npz" else _load_pt(path, key)
     if key == _COARSE and num_classes != _COARSE_CLASSES:
         raise InputError(
@@ -76,9 +209,10 @@ def read_labels(path: Path | str, num_classes: int, n: int, true: np.ndarray | N
             f"{num_classes} classes; use #noisy_label"
         )
     checked = _checked_array(arrays[key], num_classes, n, f"{path}#{key}")
-    if true is not None and CLEAN in arrays:
-        _check_order(path, arrays[CLEAN], true)
-    return checked
+    if true is None or CLEAN not in arrays:
+        return checked, False
+    _check_order(path, arrays[CLEAN], true)
+    return checked, True
 
 
 def readable(path: Path, *kinds: str) -> str:
@@ -143,9 +277,11 @@ def _plain_csv(path: Path, num_classes: int, n: int) -> np.ndarray | None:
 def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
     """Return the labels of a .csv file, or name the first line with a mistake."""
     (_, header), *rows = list(csv_rows(path)) or [(0, ["nothing"])]
+    if "item" in map(str.lower, header):
+        raise InputError(f"{path}: it names its images, so its labels can be read only for a dataset that has them")
     if header not in (["index", "label"], ["label"]):
         found = ",".join(header)
-        raise InputError(f"{path}: expected the header index,label or label, found {found}")
+        raise InputError(f"{path}: expected the header item,label or index,label or label, found {found}")
     if len(rows) != n:
         raise InputError(f"{path}: expected {n} labels, found {len(rows)}")
     labels = np.full(n, -1, dtype=np.int64)
@@ -219,6 +355,11 @@ def _plain(value: Any) -> np.ndarray:
     except (TypeError, RuntimeError):  # types of torch that numpy does not have
         pass
     return np.zeros(0, dtype=object)
+
+
+def label_file(path: Path | str) -> Path:
+    """Return the file that a path means, which may have #KEY after it."""
+    return _split_key(path)[0]
 
 
 def _split_key(path: Path | str) -> tuple[Path, str]:

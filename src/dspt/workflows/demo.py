@@ -49,6 +49,9 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
     """
     if epochs < 1:
         raise InputError(f"epochs = {epochs}: expected at least 1")
+    accuracy_plot, gradient_plot = out / "accuracy.png", out / "gradients.png"
+    for plot in (accuracy_plot, gradient_plot):
+        plots.check_path(plot)
     started = time.monotonic()
     # Named after the model, so that a new release does not meet the runs of an old one.
     runs = out / f"runs-{open_checkpoint('embedded').fingerprint[:8]}"
@@ -65,7 +68,6 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
             result[key][method] = figures.accuracy
             curves[title][method] = [record["accuracy"] for record in folder.records(epochs)]
 
-    accuracy_plot, gradient_plot = out / "accuracy.png", out / "gradients.png"
     plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"])
     plots.gradient_distribution(gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter))
     result |= {

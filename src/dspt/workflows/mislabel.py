@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset
 from dspt.internal.errors import InputError
+from dspt.internal.files import check_free
 from dspt.internal.progress import Reporter
 from dspt.learners import open_encoder
-from dspt.noise.labelfiles import write_labels
-from dspt.problem import given_labels
+from dspt.noise.labelfiles import label_file
+from dspt.problem import given_split
 from dspt.workflows.train import say_notes
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
@@ -31,6 +34,8 @@ def mislabel(
     model: str,
     reporter: Reporter,
     skip_bad: bool = False,
+    overwrite: bool = False,
+    inputs: Sequence[Path | str | None] = (),
 ) -> dict[str, Any]:
     """Return how many labels became wrong and how, having written the labels and the picture.
 
@@ -52,6 +57,10 @@ def mislabel(
         Says the notes of the data and shows how far encoding is.
     skip_bad : bool
         Do not stop at images that cannot be read.
+    overwrite : bool
+        Replace files that are there, but never one that was read.
+    inputs : sequence of paths
+        Files that were read, besides the dataset and the file that the noise names.
 
     Returns
     -------
@@ -63,18 +72,22 @@ def mislabel(
     picture = picture or out.with_suffix(".png")
     if out.suffix.lower() not in (".csv", ".npy"):
         raise InputError(f"{out}: expected a .csv or .npy file for the labels")
-    plots.check_path(picture)
+    for file in (out, picture):
+        _check_unread(file, dataset, [*inputs, spec.path and label_file(spec.path)])
+        check_free(file, overwrite)
+    plots.check_path(picture, overwrite)
     true, names = dataset.train.best_labels, dataset.class_names
     say_notes(dataset, reporter)
     encoder = None
     if spec.needs_features:
         model = dataset.model_for(model)
         encoder = open_encoder(Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad)
-    given = given_labels(dataset, spec, seed, encoder)
+    split = given_split(dataset, spec, seed, reporter, encoder)
+    given = split.labels
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)
     order = np.flatnonzero(wrong)[np.argsort(-counts[wrong], kind="stable")]
-    write_labels(out, given)
+    noise.write_split(out, dataset, split)
     drawn = _most_wrong(true, given, len(names))
     total = int((true != given).sum())
     title = f"{spec}, seed {seed}: {total:,} of {len(true):,} labels wrong ({total / len(true):.1%})"
@@ -99,6 +112,18 @@ def mislabel(
         "file": str(out),
         "picture": str(picture),
     }
+
+
+def _check_unread(file: Path, dataset: Dataset, inputs: Sequence[Path | str | None]) -> None:
+    """Raise `InputError` if this is a file that was read: it is never replaced."""
+    if not file.exists():
+        return
+    read: list[Path | str] = [dataset.source, *filter(None, inputs)]
+    for split in (dataset.train, dataset.test):
+        if not isinstance(split.items, np.ndarray):
+            read += [item for item in split.items if isinstance(item, str) and os.path.basename(item) == file.name]
+    if any(os.path.exists(other) and os.path.samefile(file, other) for other in read):
+        raise InputError(f"{file}: it is read here, and never replaced; give another name for what is written")
 
 
 def _most_wrong(true: np.ndarray, given: np.ndarray, classes: int) -> np.ndarray:

@@ -59,7 +59,7 @@ def run(
         if result is not None:
             reporter.say(f"{folder.path}: this run is done; set `overwrite` to do it again")
             return result
-        folder.save_labels(task.given)
+        folder.save_labels(dataset, task.given)
         folder.save_skipped(task.skipped)
         learnt = learn(task, folder, reporter)
         folder.save_learnt(learnt.parameters, learnt.prototypes)
