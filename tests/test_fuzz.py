@@ -102,6 +102,7 @@ LABELS = np.array([0, 1, 2, 1, 0, 2], np.int64)
 @cache
 def table_files() -> dict[str, bytes]:
     """Return a small whole file of each kind that holds a table, features or labels."""
+    import openpyxl
     import pyarrow as pa
     import pyarrow.parquet as pq
     import torch
@@ -109,7 +110,11 @@ def table_files() -> dict[str, bytes]:
 
     rows = [line.split(";") for line in ("a;dog;train", "b;cat;train", "c;dog;test", "d;cat;test")]
     columns = dict(zip(("path", "label", "split"), map(list, zip(*rows, strict=True)), strict=True))
-    parquet, npz, one, archive, pt = (io.BytesIO() for _ in range(5))
+    parquet, npz, one, archive, pt, sheet = (io.BytesIO() for _ in range(6))
+    book = openpyxl.Workbook()
+    for row in [list(columns), *rows]:
+        book.active.append(row)
+    book.save(sheet)
     pq.write_table(pa.table(columns), parquet, compression="none")
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -124,11 +129,15 @@ def table_files() -> dict[str, bytes]:
     return {
         "manifest.csv": CSV.encode(),
         "manifest.tsv": CSV.replace(",", "\t").encode(),
+        "manifest.jsonl": b"".join(json.dumps(dict(zip(columns, row, strict=True))).encode() + b"\n" for row in rows),
         "manifest.parquet": parquet.getvalue(),
+        "manifest.xlsx": sheet.getvalue(),
         "features.npz": npz.getvalue(),
         "features.safetensors": save(arrays, {"classnames": json.dumps(NAMES)}),
         "split_zhou_DescribableTextures.json": json.dumps(listed).encode(),
         "labels.csv": b"index,label\n" + b"".join(b"%d,%d\n" % pair for pair in enumerate(LABELS)),
+        "labels.item.csv": b"item,label,true_label\n"
+        + b"".join(b"%d.jpg,%s,\n" % (i, NAMES[i % 3].encode()) for i in range(6)),
         "labels.npy": one.getvalue(),
         "labels.npz": archive.getvalue(),
         "labels.pt": pt.getvalue(),
@@ -219,9 +228,16 @@ def read_image(kind: str, file: Path) -> None:
 
 
 def read_table(kind: str, file: Path) -> None:
-    from dspt.data import nine, open_dataset
+    from dspt import noise
+    from dspt.data import Dataset, Split, nine, open_dataset
     from dspt.noise.labelfiles import read_labels
 
+    if kind == "labels.item.csv":
+        split = Split([f"/r/{i}.jpg" for i in range(6)], LABELS)
+        found = noise.read_split(file, Dataset("x", tuple(NAMES), split, split, root="/r"), pytest.fail)
+        assert 0 <= found.labels.min() <= found.labels.max() < 3
+        assert -1 <= found.true_labels.min() <= found.true_labels.max() < 3
+        return
     if kind.startswith("labels"):
         key = "#labels" if kind.endswith(("npz", "pt")) else ""
         labels = read_labels(f"{file}{key}", 3, 6, LABELS)

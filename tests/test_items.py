@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import logging
 import os
 from dataclasses import replace
@@ -13,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from problems import NAMES, QUIET, feature_file, labels_in
+from problems import NAMES, QUIET, feature_file, finished_run, labels_in
 
-from dspt import noise
+from dspt import noise, plots
 from dspt.data import Dataset, Split, open_dataset
 from dspt.data.items import item_names
 from dspt.internal.errors import InputError
@@ -152,6 +153,9 @@ class TestTable:
         assert dict(zip(found.items, found.labels.tolist(), strict=True)) == dict(
             zip(items, split.labels.tolist(), strict=True)
         )
+        with open(tmp_path / "labels.csv", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert "'=cat" in cells
         for row in rows(tmp_path / "labels.csv"):
             assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
 
@@ -264,6 +268,15 @@ class TestCommands:
         assert status == 2
         assert "100 of 100 rows are for images that more.npz does not have" in errors
 
+    def test_true_labels_in_the_file_tell_which_labels_are_wrong(self, dspt, text_tower, tmp_path):
+        source = feature_file(tmp_path / "pets.npz")
+        assert dspt("noise", source, "--noise", "sym:0.4", "--out", "given.csv", "-q")[0] == 0
+        options = ("train", source, "--noise", "file:given.csv", "--model", text_tower, "--epochs", 1, "--json", "-q")
+        assert json.loads(dspt(*options, "--out", "a")[1])["wrong_labels"] == 0.4
+        lines = Path("given.csv").read_text().splitlines()
+        Path("given.csv").write_text("".join(",".join(line.split(",")[:2]) + "\n" for line in lines))
+        assert json.loads(dspt(*options, "--out", "b")[1])["wrong_labels"] is None
+
     def test_a_label_file_in_order_is_taken_with_a_warning(self, dspt, text_tower, tmp_path):
         source = feature_file(tmp_path / "pets.npz", 8, 4)
         (tmp_path / "old.csv").write_text("index,label\n" + "".join(f"{i},{i % 4}\n" for i in range(8)))
@@ -322,6 +335,44 @@ class TestNothingIsOverwritten:
         assert Path(there).read_bytes() != b"mine"
 
 
+class TestNoCommandOverwrites:
+    @pytest.mark.parametrize(
+        ("command", "there"),
+        [
+            (("table", "main", "--out", "a.txt"), "a.txt"),
+            (("figure", "loss-curves", "--out", "."), "loss-curves.pdf"),
+            (("figure", "loss-curves", "--out", "."), "loss-curves.png"),
+            (("report", "--out", "a.html"), "a.html"),
+            (("bench", "--quick", "--picture", "a.png"), "a.png"),
+            (("demo", "--out", "."), "gradients.png"),
+        ],
+    )
+    def test_a_file_of_somebody_else(self, dspt, command, there):
+        Path(there).write_bytes(b"mine")
+        status, output, errors = dspt(*command)
+        assert (status, output) == (2, "")
+        assert f"{there}: it is there already; give another name" in errors
+        assert ("--overwrite" in errors) == (command[0] != "demo")
+        assert Path(there).read_bytes() == b"mine"
+
+    @pytest.mark.parametrize("suffix", plots.FORMATS)
+    def test_but_a_picture_of_its_own_is_drawn_again(self, tmp_path, suffix):
+        path = tmp_path / f"a{suffix}"
+        for _ in range(2):
+            plots.check_path(path)
+            plots.confusion(path, np.eye(2), ["a", "b"], "a picture")
+        path.write_bytes(b"mine")
+        with pytest.raises(InputError, match="it is there already"):
+            plots.check_path(path)
+        plots.check_path(path, overwrite=True)
+
+    def test_and_a_page_of_its_own_is_written_again(self, dspt, tmp_path):
+        finished_run(tmp_path / "runs/a", {"data": "x", "noise": "none", "method": "dspt", "seed": 1, "accuracy": 50.0})
+        for _ in range(2):
+            status, _, errors = dspt("report", "--out", "a.html")
+            assert status == 0, errors
+
+
 class TestSpelling:
     @pytest.mark.parametrize(
         ("names", "known", "expected"),
@@ -349,4 +400,4 @@ class TestSpelling:
         (tmp_path / "photos/dog").rename(tmp_path / "photos/red_panda")
         status, _, errors = dspt("eval", "run", "photos", "-q")
         assert status == 2
-        assert "class 'red panda' is not one of the 3 classes that run knows" in errors
+        assert "class 'red panda' is not among the 3 classes of run" in errors

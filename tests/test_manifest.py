@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dspt.data import manifest
+from dspt.data import manifest, open_dataset
 from dspt.data.dataset import Dataset, Split, hold_out
 from dspt.internal.errors import InputError
 
@@ -488,3 +494,245 @@ class TestParquet:
         with pytest.raises(InputError, match=r"m\.parquet: not a readable Parquet file") as error:
             manifest.read(file)
         assert "\n" not in str(error.value)
+
+
+class TestCalledOtherwise:
+    """Columns that a table has other names for, in every kind of table."""
+
+    LINES = ("file;class;right;part;path", "a.jpg;dog;cat;train;x", "b.jpg;cat;;train;y", "c.jpg;dog;;test;z")
+    COLUMNS = "path=file,label=class,true_label=right,split=part"
+
+    @pytest.mark.parametrize("columns", [COLUMNS, dict(pair.split("=") for pair in COLUMNS.split(","))])
+    def test_they_are_read_under_those_names_and_others_are_noted(self, tmp_path, columns):
+        found = manifest.read(write(tmp_path / "m.csv", *self.LINES), columns=columns)
+        assert pairs(found.train, tmp_path) == [("a.jpg", 1), ("b.jpg", 0)]
+        assert pairs(found.test, tmp_path) == [("c.jpg", 1)]
+        assert found.train.true_labels[0] == 0
+        assert f"Not used in {tmp_path / 'm.csv'}: column 'path'." in found.notes
+
+    def test_the_others_keep_their_names(self, tmp_path):
+        found = manifest.read(write(tmp_path / "m.csv", "file,label", "a,x", "b,x", "c,y", "d,y"), columns="path=file")
+        assert found.class_names == ("x", "y")
+
+    def test_a_name_that_differs_in_case_alone_is_the_exact_one(self, tmp_path):
+        file = write(tmp_path / "m.csv", "File,file,label", "a,b,x", "c,d,x", "e,f,y", "g,h,y")
+        found = manifest.read(file, columns="path=file")
+        assert sorted(map(os.path.basename, [*found.train.items, *found.test.items])) == ["b", "d", "f", "h"]
+
+    @pytest.mark.parametrize(
+        ("columns", "sentence"),
+        [
+            ("path=nothing,label=class", "has no column 'nothing'; found 'file', 'class'"),
+            ("path=file,split=nothing,label=class", "has no column 'nothing'"),
+            ("file=path", "columns 'file=path': expected some of path, label, true_label, split"),
+            ("path", "columns 'path': expected some of"),
+            ("path=file,path=class", "expected some of"),
+            ("path=file,label=file", "each with another name"),
+        ],
+    )
+    def test_names_that_mean_nothing_are_refused(self, tmp_path, columns, sentence):
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(write(tmp_path / "m.csv", *self.LINES), columns=columns)
+
+    def test_without_them_it_is_said_what_to_do(self, tmp_path):
+        with pytest.raises(InputError, match="say what the columns are called with `columns`"):
+            manifest.read(write(tmp_path / "m.csv", *self.LINES))
+
+    def test_they_go_with_a_manifest(self, tmp_path):
+        with pytest.raises(InputError, match="columns path=file: they go with a manifest, and embedded is none"):
+            open_dataset("embedded", columns="path=file")
+
+
+def test_a_label_spelt_as_a_folder_is_the_name_in_the_file_of_names(tmp_path):
+    names = write(tmp_path / "names.txt", "ankle boot", "dog")
+    file = write(tmp_path / "m.csv", "path,label,split", "a,dog,train", "b,ankle_boot,train", "c,dog,test")
+    found = manifest.read(file, class_names=names)
+    assert (found.class_names, found.train.labels.tolist()) == (("ankle boot", "dog"), [1, 0])
+    write(file, "path,label,split", "a,ankle boot,train", "b,ankle_boot,train", "c,dog,test", "d,dog,train")
+    with pytest.raises(InputError, match="label 'ankle_boot' at line 3 is not a name in"):
+        manifest.read(file, class_names=names)
+
+
+def sheet(path: Path, *rows: tuple[object, ...]) -> Path:
+    """Write an Excel file with these rows in its first sheet."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.create_sheet("other").append(("nothing", "of interest"))
+    book.save(path)
+    return path
+
+
+def objects(path: Path, header: tuple[str, ...], *rows: tuple[object, ...]) -> Path:
+    """Write a JSON object a line."""
+    return write(path, *(json.dumps(dict(zip(header, row, strict=True))) for row in rows))
+
+
+HEADER = ("path", "label", "true_label", "split")
+
+
+class TestJsonLinesAndSheets:
+    @pytest.fixture(params=["m.jsonl", "m.xlsx"])
+    def table(self, request, tmp_path):
+        """Return a function that writes a header and rows."""
+        path = tmp_path / request.param
+        return lambda header, *rows: (
+            sheet(path, header, *rows) if path.suffix == ".xlsx" else objects(path, header, *rows)
+        )
+
+    def test_they_say_the_same_as_text(self, table, tmp_path):
+        rows = (("a.jpg", "dog", "cat", "train"), ("b.jpg", "cat", None, "train"), ("é.jpg", "dog", "", "test"))
+        text = write(tmp_path / "m.csv", ",".join(HEADER), *(",".join(cell or "" for cell in row) for row in rows))
+        expected, found = manifest.read(text), manifest.read(table(HEADER, *rows))
+        assert found.class_names == expected.class_names
+        for ours, theirs in ((found.train, expected.train), (found.test, expected.test)):
+            assert pairs(ours, tmp_path) == pairs(theirs, tmp_path)
+        assert found.train.true_labels.tolist() == expected.train.true_labels.tolist()
+
+    def test_columns_may_have_other_names_and_labels_be_numbers(self, table, tmp_path):
+        rows = [(f"{i}.jpg", i % 2 * 7, "x") for i in range(4)] + [("4.jpg", 7.0, "x")]
+        found = manifest.read(table(("file", "class", "more"), *rows), columns="path=file,label=class")
+        assert found.class_names == ("0", "7")
+        named = {**names(found, found.train), **names(found, found.test)}
+        assert named == {"0.jpg": "0", "1.jpg": "7", "2.jpg": "0", "3.jpg": "7", "4.jpg": "7"}
+        assert "column 'more'" in found.notes[0]
+
+    @pytest.mark.parametrize(
+        ("row", "sentence"),
+        [
+            (("b", True, None, "train"), "its label is 'True' of type bool, expected text or a whole number"),
+            (("b", 1.5, None, "train"), "its label is '1.5' of type float"),
+            ((7, "dog", None, "train"), "its path is '7' of type int, expected text"),
+            ((None, "dog", None, "train"), "the path is empty"),
+            (("b", None, None, "train"), "the label is empty"),
+        ],
+    )
+    def test_odd_cells_are_faults_of_their_row(self, table, row, sentence):
+        rows = (("a", "dog", None, "train"), ("c", "cat", None, "train"), row, ("d", "dog", None, "test"))
+        file = table(HEADER, *rows)
+        place = "row 4" if file.suffix == ".xlsx" else "line 3"
+        with pytest.raises(InputError, match=f"1 of 4 rows cannot be used .{place}: {sentence}"):
+            manifest.read(file)
+        assert len(manifest.read(file, skip_bad=True).train.labels) == 2
+
+
+class TestJsonLines:
+    @pytest.mark.parametrize(
+        ("line", "sentence"),
+        [
+            ("{", "it is no JSON"),
+            ("[" * 100_000, "it is no JSON"),
+            ("3", "it is no JSON object"),
+            ('["a", "b"]', "it is no JSON object"),
+            ('{"path": "a", "label": {"x": 1}, "split": "train"}', "its label is"),
+            ('{"path": "a", "path": "b", "label": "x", "split": "train"}', "a key is there twice"),
+            ('{"path": "a", "label": "x", "split": "train", "true_label": "y"}', "it has 'true_label', which line 1"),
+            (r'{"path": "\ud800", "label": "x", "split": "train"}', "its path is not text"),
+            (r'{"path": "a\u0000", "label": "x", "split": "train"}', "null byte"),
+            ('{"path": "a", "label": ' + "9" * 5000 + ', "split": "train"}', "it is no JSON"),
+        ],
+    )  # fmt: skip
+    def test_a_line_that_is_no_row_is_told_with_its_number(self, tmp_path, line, sentence):
+        good = [
+            json.dumps({"path": p, "label": c, "split": s}) for p, c, s in (("p", "x", "train"), ("q", "y", "train"))
+        ]
+        file = write(tmp_path / "m.jsonl", *good, "", line, good[0].replace('"p"', '"r"').replace("train", "test"))
+        with pytest.raises(InputError, match=f"line 4: .*{sentence}"):
+            manifest.read(file)
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            ("", "it is empty"),
+            ("3\n", "line 1 cannot be read, it is no JSON object"),
+            ('{"a": 1}\n', "no column 'path'"),
+        ],
+    )
+    def test_a_file_without_rows_is_refused(self, tmp_path, content, sentence):
+        (tmp_path / "m.jsonl").write_text(content)
+        with pytest.raises(InputError, match=sentence):
+            manifest.read(tmp_path / "m.jsonl")
+
+
+class TestSheets:
+    ROWS = (("path", "label", "split"), ("a", "dog", "train"), ("b", "cat", "train"), ("c", "dog", "test"))
+
+    def test_a_missing_package_is_told_in_one_sentence(self, tmp_path, monkeypatch):
+        (tmp_path / "m.xlsx").touch()
+        monkeypatch.setitem(sys.modules, "openpyxl", None)
+        with pytest.raises(InputError, match=r"Excel files need another package: pip install 'dspt\[excel\]'"):
+            manifest.read(tmp_path / "m.xlsx")
+
+    def test_values_count_and_errors_and_dates_are_faults(self, tmp_path):
+        file = sheet(
+            tmp_path / "m.xlsx",
+            *self.ROWS,
+            ("d", "#N/A", "train"),
+            ("e", date(2024, 5, 1), "train"),
+            ("f", "=1+1", "train"),
+        )
+        with pytest.raises(InputError) as error:
+            manifest.read(file)
+        assert "3 of 6 rows" in str(error.value)
+        assert "row 5: a cell in it is the error #N/A" in str(error.value)
+        assert "row 6: its label is '2024-05-01 00:00:00' of type datetime" in str(error.value)
+        assert "row 7: the label is empty" in str(error.value)  # nothing has computed the formula
+
+    def test_blank_rows_count_as_rows(self, tmp_path):
+        file = sheet(tmp_path / "m.xlsx", (), *self.ROWS, (), ("", "cat", "train"))
+        with pytest.raises(InputError, match="row 7: the path is empty"):
+            manifest.read(file)
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 zip", b"\xd0\xcf\x11\xe0 an old one", None])
+    def test_a_file_that_is_none_is_told_in_one_sentence(self, tmp_path, content):
+        file = tmp_path / "m.xlsx"
+        if content is None:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("nothing.txt", "")
+        else:
+            file.write_bytes(content)
+        with pytest.raises(InputError, match=r"m\.xlsx: not a readable \.xlsx file"):
+            manifest.read(file)
+
+    def rewritten(self, file: Path, change: Callable[[str], str]) -> Path:
+        """Return the file with another text for its first sheet."""
+        with zipfile.ZipFile(file) as archive:
+            parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+        name = "xl/worksheets/sheet1.xml"
+        parts[name] = change(parts[name].decode()).encode()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for part, content in parts.items():
+                archive.writestr(part, content)
+        return file
+
+    def test_a_sheet_that_lies_about_its_size_or_place_costs_nothing(self, tmp_path):
+        for old, new in (
+            ('ref="A1:C4"', 'ref="A1:XFD1048576"'),
+            ('r="A4"', 'r="AAAAAA4"'),
+            ('<row r="4"', '<row r="99999999999999"'),
+        ):
+            file = self.rewritten(sheet(tmp_path / "m.xlsx", *self.ROWS), lambda text: text.replace(old, new))  # noqa: B023
+            with suppress(InputError):
+                manifest.read(file)
+
+    def test_an_archive_without_end_is_refused_before_it_is_unpacked(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("dspt.data.tabular._LARGEST_SHEET", 1 << 20)
+        file = self.rewritten(sheet(tmp_path / "m.xlsx", *self.ROWS), lambda text: text + " " * (2 << 20))
+        monkeypatch.setattr("openpyxl.load_workbook", lambda *a, **k: pytest.fail("it was unpacked"))
+        with pytest.raises(InputError, match="it unpacks to 2 MiB, more than a sheet of images has"):
+            manifest.read(file)
+
+    def test_entities_that_multiply_are_refused(self, tmp_path):
+        laughs = '<!DOCTYPE x [<!ENTITY a "' + "ha" * 1000 + '">' + "".join(
+            f'<!ENTITY {new} "{f"&{old};" * 100}">' for old, new in ("ab", "bc", "cd")
+        ) + "]>"  # fmt: skip
+        file = self.rewritten(
+            sheet(tmp_path / "m.xlsx", *self.ROWS),
+            lambda text: (
+                (laughs if "?>" not in text else text[: text.index("?>") + 2] + laughs)
+                + text[text.index("<worksheet") :].replace("<sheetData>", "<sheetData>&d;", 1)
+            ),
+        )
+        with pytest.raises(InputError, match=r"m\.xlsx: not a readable \.xlsx file"):
+            manifest.read(file)

@@ -411,9 +411,13 @@ def _sheet_rows(path: Path) -> Generator[tuple[int, Any]]:
             try:
                 # What a sheet says about its own size may be anything.
                 cells = book.worksheets[0].iter_rows(1, _MOST_ROWS, 1, _MOST_COLUMNS)
+                blank = None
                 for number, row in enumerate(cells, 1):
-                    if any(cell.value is not None for cell in row):
+                    # Rows that are not in the file are all one object, and may be a million.
+                    if row is not blank and any(cell.value is not None for cell in row):
                         yield number, row
+                    else:
+                        blank = row
             finally:
                 book.close()
     except InputError:

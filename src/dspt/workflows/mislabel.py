@@ -118,7 +118,7 @@ def _check_unread(file: Path, dataset: Dataset, inputs: Sequence[Path | str | No
     """Raise `InputError` if this is a file that was read: it is never replaced."""
     if not file.exists():
         return
-    read: list[Path | str] = [dataset.source, *filter(None, inputs)]
+    read = [dataset.source, *(os.fspath(path) for path in inputs if path)]
     for split in (dataset.train, dataset.test):
         if not isinstance(split.items, np.ndarray):
             read += [item for item in split.items if isinstance(item, str) and os.path.basename(item) == file.name]
