@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-lowest lint format clean
+.PHONY: demo test test-slow test-lowest soak lint format clean
 
 demo: .venv/.installed
 	$(BIN)/dspt demo
@@ -13,6 +13,10 @@ test: .venv/.installed lint
 
 test-slow: .venv/.installed
 	$(BIN)/pytest -m slow
+
+# Four times as many damaged files as the tests read: more than 10,000.
+soak: .venv/.installed
+	DSPT_FUZZ=4 $(BIN)/pytest tests/test_fuzz.py
 
 # With the lowest version of each dependency that pyproject.toml allows.
 test-lowest: .venv-lowest/.installed

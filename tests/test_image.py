@@ -285,6 +285,14 @@ class TestPreprocessing:
             ({"size": {"longest_edge": 48}}, "cannot be understood"),
             ({"image_mean": [0.5]}, "three channels"),
             ({"image_mean": "x"}, "cannot be understood"),
+            ({"image_mean": [0.5, 0.5, float("nan")]}, "image_mean"),
+            *(({"image_std": [0.2, 0.2, std]}, "image_std") for std in (0, -0.2, float("nan"), float("inf"))),
+            ({"image_std": [0.2, 0.2, 10**400]}, "cannot be understood"),
+            *(({"resample": number}, "resample") for number in (99, -1)),
+            *(({"resample": number}, "cannot be understood") for number in (None, "3", 3.5, True, [3])),
+            *(({"size": size}, "pixels") for size in (0, -48, 10**6)),
+            *(({"size": size}, "cannot be understood") for size in (None, "48", [48], {"shortest_edge": None})),
+            *(({step: False}, f"has {step} false") for step in ("do_resize", "do_rescale", "do_normalize")),
         ],
     )
     def test_what_does_not_fit_the_tower_is_refused(self, tmp_path, given, sentence):
@@ -360,5 +368,6 @@ class TestImageTower:
             if damage == "shape":
                 weights["visual_projection.weight"] = projection[:-1]
             save_file(weights, file, {"format": "pt"})
-        with pytest.raises(InputError, match="its image tower cannot be loaded"):
+        reason = {"missing": "no tensor visual", "shape": "visual_projection.weight has shape", "truncated": "be read"}
+        with pytest.raises(InputError, match=reason[damage]):
             ImageTower(open_checkpoint(tmp_path / "clip"))

@@ -216,6 +216,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._opened = task.learner.checkpoint
         self.logit_scale_ = self._opened.logit_scale
         self.model_fingerprint_ = self._opened.fingerprint
+        self.tokenizer_fingerprint_: str | None = self._opened.tokenizer_fingerprint
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -267,7 +268,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return learners.by_prototypes(self.prototypes_, self.logit_scale_)
         config = self._config()
         tower = learners.open_text_tower(config, self._checkpoint())
-        return learners.make(self.class_names_, config, tower).classify(self.parameters_)
+        learner = learners.make(self.class_names_, config, tower)
+        learnt, expected = (
+            {name: (value.shape, value.dtype) for name, value in parameters.items()}
+            for parameters in (self.parameters_, learner.start())
+        )
+        if learnt != expected:
+            raise InputError(f"model {self.model}: what was learnt has not the shapes that {self.learner} has with it")
+        return learner.classify(self.parameters_)
 
     def features(self, X: Any) -> np.ndarray:
         """Return the image features that `X` stands for.
@@ -314,6 +322,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings=self._config(),
             class_names=self.class_names_,
             model_fingerprint=self.model_fingerprint_,
+            tokenizer_fingerprint=self.tokenizer_fingerprint_,
             logit_scale=self.logit_scale_,
             labels=tuple(self.classes_.tolist()),
         )
@@ -362,12 +371,17 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _checkpoint(self) -> Checkpoint:
         """Return the checkpoint, opened when images have to be encoded and not before."""
         if not hasattr(self, "_opened"):
-            self._opened = open_checkpoint(self.model)
-            if self._opened.fingerprint != self.model_fingerprint_:
+            checkpoint = open_checkpoint(self.model)
+            same = checkpoint.fingerprint == self.model_fingerprint_
+            # one that was saved by an earlier version does not know its tokenizer
+            if self.tokenizer_fingerprint_ is not None:
+                same &= checkpoint.tokenizer_fingerprint == self.tokenizer_fingerprint_
+            if not same:
                 raise InputError(
                     f"model {self.model}: it is not the checkpoint this classifier was trained with; its files have "
                     "changed since"
                 )
+            self._opened = checkpoint
         return self._opened
 
     def _image_tower(self) -> ImageTower:
@@ -420,15 +434,21 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
         }
     )
     where = find_device(device)
-    classifier._take(
-        {name: value.to(where) for name, value in parameters.items()},
-        None if prototypes is None else prototypes.to(where),
-    )
+    try:
+        classifier._take(
+            {name: value.to(where) for name, value in parameters.items()},
+            None if prototypes is None else prototypes.to(where),
+        )
+    except (KeyError, IndexError):
+        raise InputError(
+            f"run folder {directory}: what was learnt is not of the learner {config.learner!r} in its config.json"
+        ) from None
     classifier.class_names_ = description.class_names
     classifier.classes_ = np.array(description.labels or description.class_names)
     classifier.history_ = []
     classifier.skipped_ = []
     classifier.model_fingerprint_ = description.model_fingerprint
+    classifier.tokenizer_fingerprint_ = description.tokenizer_fingerprint
     classifier.logit_scale_ = description.logit_scale
     return classifier
 

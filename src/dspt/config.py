@@ -6,7 +6,6 @@ that is trained from scratch. Whether a method or a learner exists is their room
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -22,6 +21,9 @@ MODEL_HELP = (
 
 # Settings that change how a run is done; what comes out of it differs at most by the rounding of sums.
 HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
+
+# Training is in single precision, whose largest number is 3.4e38.
+_LARGEST = 1e38
 
 Value = TypeVar("Value")
 
@@ -93,7 +95,7 @@ class Settings:
             self._require(name, isinstance(value, int) and not truth, "a whole number")
         elif kind == "float":
             self._require(name, isinstance(value, int | float) and not truth, "a number")
-            self._require(name, math.isfinite(value), f"a finite number, at least {least}")
+            self._require(name, abs(value) <= _LARGEST, f"a finite number, at least {least} and at most {_LARGEST:g}")
         elif kind == "bool":
             self._require(name, truth, "true or false")
         elif kind == "str":

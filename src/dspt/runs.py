@@ -19,7 +19,6 @@ import csv
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +31,9 @@ import numpy as np
 from dspt import __version__, noise
 from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.data import cifar, featurefile, manifest, nine
+from dspt.internal.checks import check_names, check_scale, is_number
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.files import replacing, uninterrupted, write_json
+from dspt.internal.files import check_regular, parse_json, read_json, read_text, replacing, uninterrupted, write_json
 from dspt.internal.names import AUTO, plain, spreadsheet_cell
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import figure
@@ -64,6 +64,12 @@ _FREE = {"data", "test", *(f"settings.{name}" for name in HARMLESS)}
 # What settings were called in earlier versions.
 _FORMERLY = {"limit": "shots"}
 
+# What earlier versions did not write; a run without it may be gone on with.
+_LATER = {"tokenizer_fingerprint"}
+
+# The parts of a description that are texts.
+_TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint")
+
 _ANEW = "start anew with `overwrite`"
 
 
@@ -78,6 +84,7 @@ class Description:
     test: str | None = None  # a test set that was given apart
     noise: str | None = None
     model_fingerprint: str | None = None
+    tokenizer_fingerprint: str | None = None
     logit_scale: float | None = None
     labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them
 
@@ -91,15 +98,23 @@ class Description:
         """Return what JSON says. A setting that came with a later version has its default."""
         if values.get("format", FORMAT) != FORMAT:
             raise InputError(f"format {values['format']!r}: not known; it was made by another version of dspt")
-        if not all(isinstance(name, str) for name in values["class_names"]) or isinstance(values["class_names"], str):
-            raise TypeError("class_names")
-        settings = {_FORMERLY.get(key, key): value for key, value in values["settings"].items()}
+        names, settings, labels = values["class_names"], values["settings"], values.get("labels")
+        sound = (
+            isinstance(settings, dict)
+            and _is_list(names, str)
+            and all(isinstance(values.get(name), str | None) for name in _TEXTS)
+            and (labels is None or (_is_list(labels, str | int | float) and len(labels) == len(names)))
+        )
+        if not sound:
+            raise TypeError("not a description")
+        check_names(names, "class_names")
+        if (scale := values.get("logit_scale")) is not None:
+            check_scale(scale, "logit_scale")
         known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        names, labels = values["class_names"], values.get("labels")
         return cls(
             **{
                 **known,
-                "settings": from_dict(settings),
+                "settings": from_dict({_FORMERLY.get(key, key): value for key, value in settings.items()}),
                 "class_names": tuple(names),
                 "labels": None if labels is None else tuple(labels),
             }
@@ -108,7 +123,8 @@ class Description:
     def difference(self, other: Description) -> str:
         """Return in what the other is not the same run: "lr is 0.1 there, 0.2 here"; "" if in nothing that counts."""
         ours, theirs = _flat(self.as_dict()), _flat(other.as_dict())
-        keys = sorted((ours.keys() | theirs.keys()) - _FREE)
+        unknown = _LATER - ours.keys()
+        keys = sorted((ours.keys() | theirs.keys()) - _FREE - unknown)
         different = [key for key in keys if ours.get(key) != theirs.get(key)]
         # a setting says more than the fingerprint it changed
         different.sort(key=lambda key: "fingerprint" in key)
@@ -173,30 +189,25 @@ class Result:
         found = {key: value for key, value in values.items() if key not in known}
         made = cls(**{key: values[key] for key in known if key in values}, found=found)
         odd = [name for name, sound in _SOUND.items() if not sound(getattr(made, name))]
-        odd += [name for name, value in found.items() if not _is_number(value)]
+        odd += [name for name, value in found.items() if not is_number(value)]
         if odd:
             raise ValueError(f"{odd[0]}: no run can have {values[odd[0]]!r}")
         return made
 
 
-def _is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:
-    # a whole number may be too large for a float, and NaN is not within any bounds
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
 def _is_count(value: object) -> bool:
-    return type(value) is int and _is_number(value, 0)
+    return type(value) is int and is_number(value, 0)
 
 
 # What the fields of a result may be.
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("data", "noise", "method", "run"), lambda value: isinstance(value, str)),
     **dict.fromkeys(
-        ("accuracy", "last_accuracy", "zero_shot"), lambda value: value is None or _is_number(value, 0, 100)
+        ("accuracy", "last_accuracy", "zero_shot"), lambda value: value is None or is_number(value, 0, 100)
     ),
-    "wrong_labels": lambda value: value is None or _is_number(value, 0, 1),
-    "loss": lambda value: value is None or _is_number(value),
-    "seconds": lambda value: _is_number(value, 0, 1e12),  # 30,000 years
+    "wrong_labels": lambda value: value is None or is_number(value, 0, 1),
+    "loss": lambda value: value is None or is_number(value),
+    "seconds": lambda value: is_number(value, 0, 1e12),  # 30,000 years
     "seed": lambda value: type(value) is int,
     "epochs": _is_count,
     **dict.fromkeys(("samples", "epochs_averaged"), lambda value: value is None or _is_count(value)),
@@ -349,10 +360,10 @@ class Run:
                 _ANEW,
             )
         try:
-            records = [json.loads(line) for line in lines[:epochs]]
-            if [record["epoch"] for record in records] == list(range(1, len(records) + 1)):
+            records = [parse_json(line) for line in lines[:epochs]]
+            if all(map(_is_record, records)) and [r["epoch"] for r in records] == list(range(1, len(records) + 1)):
                 return records
-        except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
+        except InputError:
             pass
         raise self._damaged(METRICS)
 
@@ -361,10 +372,11 @@ class Run:
         return len(self._lines())
 
     def _lines(self) -> list[str]:
-        path = self.path / METRICS
         try:
-            return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        except (OSError, UnicodeDecodeError):
+            return read_text(self.path / METRICS).splitlines()
+        except FileNotFoundError:
+            return []
+        except InputError:
             raise self._damaged(METRICS) from None
 
     def drop_records(self, epochs_done: int) -> None:
@@ -400,14 +412,16 @@ class Run:
         tensors, metadata = _load(self.path / STATE)
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in _GROUPS}
         of_group = {group: part for part, group in _GROUPS.items()}
-        for key, value in tensors.items():
-            group, _, name = key.partition(".")
-            if group not in of_group:
-                raise self._damaged(STATE)
-            parts[of_group[group]][name] = value
-        if not ({"epochs_done", "seconds"} <= metadata.keys() and parts["parameters"]):
+        try:
+            for key, value in tensors.items():
+                group, _, name = key.partition(".")
+                parts[of_group[group]][name] = value
+            state, seconds = State(int(metadata["epochs_done"]), **parts), float(metadata["seconds"])
+        except (KeyError, ValueError):
+            raise self._damaged(STATE) from None
+        if not state.parameters or not _all_sound(state.parameters) or state.epochs_done < 0:
             raise self._damaged(STATE)
-        return State(int(metadata["epochs_done"]), **parts), float(metadata["seconds"])
+        return state, seconds
 
     def save_learnt(self, parameters: Parameters, prototypes: Tensor | None) -> None:
         """Write what was learnt, and the class prototypes it gives, if they are the same for all images."""
@@ -428,9 +442,20 @@ class Run:
             )
         parameters = _load(path)[0]
         prototypes = parameters.pop("prototypes", None)
-        kind = LEARNERS.get(self.description().settings.learner)
+        description = self.description()
+        kind = LEARNERS.get(description.settings.learner)
         if prototypes is None and kind is not None and kind.has_prototypes:
             raise self._damaged(LEARNT)
+        if not _all_sound(parameters) or (prototypes is not None and not _all_sound({"prototypes": prototypes})):
+            raise self._damaged(LEARNT)
+        if prototypes is not None and not prototypes.is_floating_point():
+            raise self._damaged(LEARNT)
+        if prototypes is not None and (prototypes.ndim != 2 or len(prototypes) != len(description.class_names)):
+            raise InputError(
+                f"run folder {self.path}: {LEARNT} has prototypes of shape {tuple(prototypes.shape)}, and {CONFIG} "
+                f"names {len(description.class_names)} classes; remove the folder",
+                f"or {_ANEW}",
+            )
         return parameters, prototypes
 
     def _damaged(self, name: str) -> InputError:
@@ -641,19 +666,26 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot be read ({error})", _ANEW) from None
 
 
+def _all_sound(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether all are as learners have them: finite, of single precision, or counts."""
+    return all(
+        str(value.dtype) in ("torch.float32", "torch.int64") and bool(value.isfinite().all())
+        for value in tensors.values()
+    )
+
+
 def _read_json(path: Path, whose: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, f"{whose}: {path.name}")
     except FileNotFoundError:
         raise InputError(f"{whose}: no {path.name} in it, so it is not a run folder") from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{whose}: {path.name} cannot be read ({error})") from None
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -663,3 +695,24 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         flat |= _flat(inner, f"{name}.{key}" if name else key)
     return flat
+
+
+def _is_record(value: object) -> bool:
+    """Return whether this is the record of an epoch: a number under each name, but for the histogram."""
+    return (
+        isinstance(value, dict)
+        and "epoch" in value
+        and all(
+            _is_histogram(found) if name == "gradient_histogram" else found is None or isinstance(found, int | float)
+            for name, found in value.items()
+        )
+    )
+
+
+def _is_histogram(value: object) -> bool:
+    parts = ("edges", "right", "wrong")
+    return isinstance(value, dict) and all(_is_list(value.get(part), int | float) for part in parts)
+
+
+def _is_list(value: object, kind: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -14,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from dspt.backbone.checkpoint import part
+from dspt.backbone.towers import check_tower, functions, sizes
+from dspt.internal.checks import is_integer
 from dspt.internal.errors import InputError
+from dspt.internal.files import read_json
 from dspt.internal.seeds import Stream
 from dspt.internal.threads import threads_for
 
@@ -34,6 +37,9 @@ TRIES = 10
 
 # Longer strips are cut before they are resized: 1 x 20,000 pixels would become 224 x 4,480,000.
 LONGEST_RATIO = 32
+
+# No tower sees more, in pixels a side; an image brought to ten times as much fills a machine's memory.
+_LARGEST = 4096
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,7 @@ class Preprocessing:
     def read(cls, folder: Path | str) -> Preprocessing:
         """Return what `folder` says of itself; CLIP's own values where it says nothing."""
         folder = Path(folder)
-        config = _json(folder / "config.json")
-        tower = {**(config.get("vision_config") or {}), **(config.get("vision_config_dict") or {})}
-        sees = tower.get("image_size", 224)
+        sees = part(_json(folder / "config.json"), "vision_config").get("image_size", 224)
         # transformers 5 may write the image processor inside a whole processor's file.
         given = _json(folder / "preprocessor_config.json")
         given = given or _json(folder / "processor_config.json").get("image_processor") or {}
@@ -75,9 +79,10 @@ class Preprocessing:
                 _square(given.get("crop_size", sees) if given.get("do_center_crop", True) else size),
                 tuple(map(float, given.get("image_mean", MEAN))),
                 tuple(map(float, given.get("image_std", STD))),
-                int(given.get("resample", BICUBIC)),
+                _whole(given.get("resample", BICUBIC)),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            left_out = [step for step in ("do_resize", "do_rescale", "do_normalize") if given.get(step) is False]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{folder}: its image preprocessing cannot be understood ({error!r}); "
                 "save it again with transformers' CLIPImageProcessor"
@@ -87,7 +92,21 @@ class Preprocessing:
                 f"{folder}: its image preprocessing gives {found}, but the image tower takes three "
                 f"channels of {sees} x {sees} pixels; correct preprocessor_config.json"
             )
+        wrong = {
+            f"sizes of {found.resize} and {found.crop} pixels": not all(1 <= side <= _LARGEST for side in found._sides),
+            f"image_mean {found.mean}": not all(map(math.isfinite, found.mean)),
+            f"image_std {found.std}": not all(math.isfinite(std) and std > 0 for std in found.std),
+            f"resample {found.resample}": found.resample not in list(Image.Resampling),
+            f"{''.join(left_out[:1])} false": bool(left_out),
+        }
+        if bad := [what for what, is_wrong in wrong.items() if is_wrong]:
+            raise InputError(f"{folder}: its image preprocessing has {bad[0]}; correct preprocessor_config.json")
         return found
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        """All sides that images are brought to, in pixels."""
+        return (*(self.resize if isinstance(self.resize, tuple) else (self.resize,)), self.crop)
 
     def test_view(self, image: Image.Image) -> np.ndarray:
         """Return the centre of an opened image as uint8 [S, S, 3]: shorter side to S, then S x S cut."""
@@ -139,16 +158,17 @@ class ImageTower:
                 f"model {checkpoint.name} has no image tower: give a feature file, or a full CLIP checkpoint"
             )
         import torch
-        from transformers import CLIPConfig, CLIPVisionModelWithProjection
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-        config = CLIPConfig.from_dict(checkpoint.config)
-        # CLIPModel builds its projection from the outer number, whatever the inner one says.
-        config.vision_config.projection_dim = config.projection_dim
+        preprocessing = Preprocessing.read(checkpoint.folder)
+        check_tower(checkpoint, "image")
+        # What decides the result and nothing else: a configuration can name code to run, too.
+        config = CLIPVisionConfig(**sizes(checkpoint, "image"), **functions(checkpoint, "image"))
         try:
             with _quiet_transformers():
                 model, report = CLIPVisionModelWithProjection.from_pretrained(
                     checkpoint.folder,
-                    config=config.vision_config,
+                    config=config,
                     dtype=getattr(torch, dtype),
                     use_safetensors=True,
                     local_files_only=True,
@@ -162,7 +182,8 @@ class ImageTower:
             raise InputError(
                 f"model {checkpoint.name}: its image tower cannot be loaded ({reason}); give a complete CLIP checkpoint"
             ) from None
-        self._hold(model, Preprocessing.read(checkpoint.folder), device, compiled)
+        checkpoint.check_finite(dict(model.named_parameters()))
+        self._hold(model, preprocessing, device, compiled)
 
     @classmethod
     def of(cls, model: Any, preprocessing: Preprocessing, device: str = "cpu", compiled: bool = False) -> ImageTower:
@@ -243,11 +264,9 @@ def _memory(device: str) -> int:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = read_json(file)
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise InputError(f"{file}: not valid JSON ({error})") from None
     return value if isinstance(value, dict) else {}
 
 
@@ -255,9 +274,15 @@ def _side(size: Any) -> int | tuple[int, int]:
     """Read a size, old style or new: 224, {"shortest_edge": 224}, {"height": 224, "width": 224}."""
     if isinstance(size, dict):
         if "shortest_edge" in size:
-            return int(size["shortest_edge"])
-        return int(size["height"]), int(size["width"])
-    return int(size)
+            return _whole(size["shortest_edge"])
+        return _whole(size["height"]), _whole(size["width"])
+    return _whole(size)
+
+
+def _whole(value: Any) -> int:
+    if not is_integer(value):
+        raise TypeError(f"{value!r} is no whole number")
+    return int(value)
 
 
 def _square(size: Any) -> int:

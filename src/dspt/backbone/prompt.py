@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from dspt.backbone.checkpoint import Checkpoint
+from dspt.backbone.towers import sizes
 from dspt.internal.checks import LONGEST_NAME
 from dspt.internal.errors import InputError
 from dspt.internal.names import GENERIC_TEMPLATE
@@ -69,6 +70,9 @@ def layout_context(
         raise InputError(f"class position {position!r}: expected one of {', '.join(POSITIONS)}")
     if length < 1:
         raise InputError(f"context length {length}: expected at least 1")
+    # start, end, and a token of the name; looked at before anything is made of that length
+    if length > (most := sizes(checkpoint, "text")["max_position_embeddings"] - 3):
+        raise InputError(f"context length {length}: {checkpoint.name} has room for {most} at most")
     before = {"end": length, "middle": length // 2, "front": 0}[position]
     texts = []
     _check_names(checkpoint, class_names)
@@ -185,7 +189,7 @@ def _layout(
     """Return the layout of token ids, context row r written as -1 - r, split after `shared` positions."""
     if not texts:
         raise InputError("class names: the list is empty; at least one class is needed")
-    limit = checkpoint.text_config.get("max_position_embeddings", 77)
+    limit = sizes(checkpoint, "text")["max_position_embeddings"]
     for name, text in zip(class_names, texts, strict=True):
         if len(text) + 2 > limit:
             raise InputError(

@@ -7,7 +7,6 @@ result is that of the full-length tower, and so is the gradient with respect to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.backbone.checkpoint import Checkpoint
 from dspt.backbone.prompt import Layout
+from dspt.backbone.towers import check_tower, functions, sizes
 from dspt.internal.errors import InputError
 
 # quick_gelu(x) = x * sigmoid(1.702 x) = silu(1.702 x) / 1.702: with the factor moved into the weights around it, the
@@ -99,24 +99,18 @@ class TextTower:
         self.dtype = dtype
         self.device = torch.device(device)
         self.memory_limit = memory_limit
-        weights = checkpoint.tensors("text_model.", "text_projection.")
-        config = checkpoint.text_config
-        activation = config.get("hidden_act", "quick_gelu")
+        check_tower(checkpoint, "text")
+        self.heads = sizes(checkpoint, "text")["num_attention_heads"]
+        activation, self._eps = functions(checkpoint, "text").values()
         if activation not in _ACTIVATIONS:
             raise InputError(
                 f"model {checkpoint.name}: text activation {activation!r}; expected one of {', '.join(_ACTIVATIONS)}"
             )
         self._activation = _ACTIVATIONS[activation]
-        self._eps = config.get("layer_norm_eps", 1e-5)
-        self.heads = config.get("num_attention_heads", 8)
+        weights = checkpoint.tensors("text_model.", "text_projection.")
 
         def get(name: str) -> Tensor:
-            try:
-                return weights[name].to(self.device)
-            except KeyError:
-                raise InputError(
-                    f"model {checkpoint.name}: no tensor {name} in its weights, so its text tower is not complete"
-                ) from None
+            return weights[name].to(self.device)
 
         def pair(name: str) -> tuple[Tensor, Tensor]:
             return get(f"{name}.weight"), get(f"{name}.bias")
@@ -128,9 +122,8 @@ class TextTower:
         self._positions = get("text_model.embeddings.position_embedding.weight")
         self._final_norm = pair("text_model.final_layer_norm")
         self._projection = get("text_projection.weight")
-        layers = {int(m[1]) for key in weights if (m := re.search(r"encoder\.layers\.(\d+)\.", key))}
         self._layers = []
-        for layer in sorted(layers):
+        for layer in range(sizes(checkpoint, "text")["num_hidden_layers"]):
             at = f"text_model.encoder.layers.{layer}."
             query, key, value = (pair(f"{at}self_attn.{name}_proj") for name in "qkv")
             # attention's 1/sqrt(d) goes into the queries' weights
@@ -150,8 +143,6 @@ class TextTower:
                     down=low(*down),
                 )
             )
-        if self.width % self.heads:
-            raise InputError(f"model {checkpoint.name}: width {self.width} does not divide into {self.heads} heads")
 
     @property
     def width(self) -> int:

@@ -7,7 +7,6 @@ A .safetensors file has no text arrays: its class names are a JSON list, under t
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from dspt.data.arrays import open_npz
 from dspt.data.dataset import Dataset, Split
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import InputError
+from dspt.internal.files import check_regular, parse_json
 
 SUFFIXES = (".npz", ".safetensors")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -83,23 +83,21 @@ def _safetensors(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
     """Return the arrays of a .safetensors file, and its class names if there are any."""
     from safetensors import safe_open
 
+    check_regular(path)  # opening a pipe would wait for ever
     try:
         with safe_open(path, framework="numpy") as file:
             stored = set(file.keys())
             arrays = {name: file.get_tensor(name) for name in _ARRAYS if name in stored}
             text = (file.metadata() or {}).get("classnames")
             if text is None and "classnames" in stored:
-                text = file.get_tensor("classnames").tobytes()
+                text = file.get_tensor("classnames").tobytes().decode()
     except Exception as error:  # its Rust core raises its own kind; bfloat16 is a TypeError
         raise InputError(
             f"{path}: not a .safetensors file that numpy can hold ({type(error).__name__}: {error})"
         ) from None
     if text is None:
         return arrays, None
-    try:
-        names = json.loads(text)
-    except ValueError:
-        names = None
+    names = parse_json(text, f"{path}: classnames")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{path}: classnames must be a JSON list of texts")
     return arrays, names

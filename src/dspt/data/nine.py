@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import reprlib
@@ -17,6 +16,7 @@ from dspt.data.dataset import Dataset, Split, benchmark, unusable
 from dspt.data.paths import Paths
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.files import check_regular, parse_json, read_json
 from dspt.internal.names import lookup, plain
 
 SPLITS = ("train", "val", "test")
@@ -78,7 +78,7 @@ class NamedDataset:
 
 def _known() -> tuple[NamedDataset, ...]:
     """Return the datasets in nine.json, in the order of the paper's protocol."""
-    rows: list[dict[str, Any]] = json.loads(Path(__file__).with_name("nine.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = read_json(Path(__file__).with_name("nine.json"))
     for row in rows:
         row |= {key: tuple(row.get(key, ())) for key in ("split_files", "aliases")}
     return tuple(NamedDataset(**row) for row in rows)
@@ -291,12 +291,11 @@ _Rows = dict[str, list[tuple[str, int]]]
 
 def _from_json(dataset: NamedDataset, file: Path) -> Listing:
     """Read {"train" | "val" | "test": [[path, label, class name], ...]}."""
+    text = _text(file)
     try:
-        value = json.loads(_text(file))
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise dataset.bad_split(file, f"not valid JSON ({error})") from None
+        value = parse_json(text)
+    except InputError as error:
+        raise dataset.bad_split(file, str(error)) from None
     names: dict[int, str] = {}
     found: _Rows = {}
     for split in SPLITS:
@@ -357,6 +356,7 @@ def _lines(file: Path) -> list[tuple[int, str]]:
 
 def _text(file: Path) -> str:
     try:
+        check_regular(file)
         data = file.read_bytes()
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dspt.experiments.catalogue import Condition
+from dspt.internal.files import read_json
 from dspt.internal.names import plain
 
 
@@ -38,8 +38,7 @@ def zero_shot(dataset: str) -> float | None:
 @cache
 def _numbers() -> dict[str, Any]:
     """Return paper.json: "accuracy" by experiment, dataset, noise and label; "zero_shot" by dataset."""
-    text = Path(__file__).with_name("paper.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = read_json(Path(__file__).with_name("paper.json"))
     return found
 
 

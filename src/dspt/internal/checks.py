@@ -17,6 +17,9 @@ from dspt.internal.errors import InputError
 # No prompt has room for more characters.
 LONGEST_NAME = 1000
 
+# CLIP's training stops at 100; cosines times this much are no probabilities any more.
+_MOST_SCALE = 1000
+
 
 def out_of_range(found: object, num_classes: int, place: str, name: str = "labels", hint: str = "") -> InputError:
     """Return the error for a label that is no class.
@@ -138,3 +141,22 @@ def is_tensor(labels: Any) -> bool:
 def is_integer(value: object) -> bool:
     """Return whether this is a whole number of any type, and not a truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:
+    """Return whether this is a number of Python's within bounds; NaN is within none, and a truth value is none.
+
+    Parameters
+    ----------
+    value : object
+        What may be a number; a whole one may be too large for a float.
+    least, most : float
+        The bounds, which are allowed.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_scale(scale: object, where: str) -> None:
+    """Raise `InputError` unless this can be the factor between cosine and logit."""
+    if not (is_number(scale) and 0 < scale < _MOST_SCALE):  # type: ignore[operator]
+        raise InputError(f"{where}: the logit scale is {scale!r}; expected a number between 0 and {_MOST_SCALE}")

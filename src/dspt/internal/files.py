@@ -1,10 +1,11 @@
-"""Writing files so that a reader sees the whole of one or none of it."""
+"""Files written so that a reader sees the whole of one or none of it, and read so that nobody waits or fails."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import stat
 import threading
 import uuid
 from collections.abc import Iterator
@@ -13,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from dspt.internal.errors import InputError
+
+# No text that is read as a whole is nearly as large: settings, records, tokenizers, lists of images.
+_MOST_BYTES = 64 * 2**20
+# No such file is nested as deeply; what is, can be read but not worked on.
+_DEEPEST = 50
 
 
 @contextmanager
@@ -77,3 +83,61 @@ def check_free(path: Path | str, overwrite: bool = False, mark: bytes = b"") -> 
     if overwrite or not os.path.lexists(path) or (mark and path.is_file() and mark in path.read_bytes()):
         return
     raise InputError(f"{path}: it is there already; give another name", "or set `overwrite` to replace it")
+
+
+def check_regular(path: Path | str, name: str = "") -> None:
+    """Raise `InputError` unless there is a regular file at `path`; a pipe would be waited for, a device has no end."""
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name or path}: cannot be read ({error})") from None
+    if not regular:
+        raise InputError(f"{name or path}: cannot be read (not a regular file)")
+
+
+def read_text(path: Path | str, name: str = "") -> str:
+    """Return the UTF-8 text of a regular file, called `name` in errors; only that there is none is left to the caller.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    InputError
+        It cannot be read, is no text, or is far larger than any such file.
+    """
+    check_regular(path, name)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise InputError(f"{name or path}: larger than {_MOST_BYTES >> 20} MiB")
+        return data.decode()
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{name or path}: cannot be read ({error})") from None
+
+
+def read_json(path: Path | str, name: str = "") -> Any:
+    """Return the value in a JSON file; errors are those of `read_text`, and `InputError` for what is no JSON."""
+    return parse_json(read_text(path, name), name or str(path))
+
+
+def parse_json(text: str, name: str = "") -> Any:
+    """Return the value of a JSON text, called `name` in errors; raise `InputError` if it is none."""
+    try:
+        value = json.loads(text)
+        level = [value]
+        for _ in range(_DEEPEST):
+            nests = [each for each in level if isinstance(each, dict | list)]
+            level = [one for nest in nests for one in (nest.values() if isinstance(nest, dict) else nest)]
+        if not level:
+            return value
+        reason = "nested too deeply"
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise InputError(f"{name and f'{name}: '}not valid JSON ({reason})")

@@ -197,6 +197,7 @@ class ClipLearner(Learner):
         return {
             "model": checkpoint.location,
             "model_fingerprint": checkpoint.fingerprint,
+            "tokenizer_fingerprint": checkpoint.tokenizer_fingerprint,
             "logit_scale": checkpoint.logit_scale,
         }
 
