@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from dspt.cli.common import print_json, print_table
@@ -55,3 +56,7 @@ def test_json_has_percentages_to_four_decimals_and_keeps_small_numbers(capsys):
 def test_a_table_of_percentages_rounds_the_same_way(capsys):
     print_table("title", [("a", 79.345), ("b", None)])
     assert capsys.readouterr().out.splitlines()[1:] == ["  a   79.35 %", "  b  -"]
+
+
+def test_a_number_of_numpys_is_a_number():
+    assert figure(np.float64(63.75), 1) == "63.8"

@@ -182,3 +182,16 @@ class TestTheHeadline:
     def test_a_benchmark_split_is_known(self):
         split = benchmark(np.zeros((2, 2)), np.array([0, 1]))
         assert split.truth_known
+
+
+class TestTheReport:
+    def test_a_run_whose_labels_nobody_knows_is_not_called_clean(self, dspt, data, text_tower, tmp_path):
+        dspt("train", data, "--model", text_tower, "--epochs", 2, "--method", "coop", "--out", "runs/plain", "-q")
+        dspt("train", data, "--model", text_tower, "--epochs", 2, "--noise", "sym:0.4", "--out", "runs/noisy", "-q")
+        status, _, errors = dspt("report", "--runs", "runs", "--out", "page.html")
+        assert status == 0, errors
+        page = (tmp_path / "page.html").read_text()
+        assert "unknown, perhaps " in page
+        assert ">40.0<" in page
+        assert "may be wrong" in page
+        assert "clean" not in page

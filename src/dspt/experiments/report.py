@@ -24,7 +24,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.files import write_text
 from dspt.internal.names import printable
 from dspt.internal.rounding import figure
-from dspt.runs import NotUsed
+from dspt.runs import NotUsed, Result
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEMPLATES = Environment(
@@ -248,7 +248,8 @@ _COLUMNS: dict[str, Callable[[TableRun], Any]] = {
     "epochs": lambda run: run.settings.get("epochs"),
     "accuracy": lambda run: _figure(run.result.accuracy, 2),
     "zero-shot": lambda run: _figure(run.result.zero_shot, 2),
-    "wrong labels (%)": lambda run: _figure(run.result.wrong_labels, 1, 100),
+    "wrong labels (%)": lambda run: _wrong(run.result),
+    "test labels": lambda run: "right" if run.result.test_labels_known else "may be wrong",
     "seconds": lambda run: _figure(run.result.seconds, 0),
     "folder": lambda run: run.folder.name,
 }
@@ -261,6 +262,17 @@ def _all_runs(runs: Sequence[TableRun]) -> dict[str, Any]:
         columns = {name: text for name, text in columns.items() if name != "options"}
     rows = [[str(text(run)) for text in columns.values()] for run in runs]
     return _list("Every finished run; a click on a heading sorts.", columns, rows, sortable=True)
+
+
+def _wrong(result: Result) -> str:
+    """Return the share of wrong labels as far as it is known, with the estimate where there is one."""
+    # Before it was written down whether labels are known, those without noise were all taken for right.
+    trusted = result.test_labels_known is not None or result.noise != "none"
+    if result.wrong_labels is not None and trusted:
+        return figure(100 * result.wrong_labels, 1)
+    rate, error = result.found.get("noise_rate"), result.found.get("noise_rate_error")
+    estimate = "" if rate is None or error is None else f", perhaps {figure(100 * rate, 1)} ± {figure(100 * error, 1)}"
+    return f"unknown{estimate}"
 
 
 def _figure(value: float | None, digits: int, times: float = 1) -> str:

@@ -21,6 +21,6 @@ def figure(value: float, digits: int, sign: str = "") -> str:
         "+" writes the sign of a positive number too.
     """
     # what sums leave of 63.75 may be 63.74999999999999
-    seen = Decimal(repr(round(value, 6)))
+    seen = Decimal(repr(round(float(value), 6)))
     with localcontext(rounding=ROUND_HALF_UP):
         return f"{seen:{sign}.{digits}f}"
