@@ -1,11 +1,12 @@
 """Claims about files: whole or not at all."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from dspt.internal.files import replacing, write_json, write_text
+from dspt.internal.files import replacing, uninterrupted, write_json, write_text
 
 
 def test_what_was_written_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -84,3 +85,29 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path: Path) -> None:
         write_json(path, object())
     assert json.loads(path.read_text()) == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+class Stopped(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_waits_until_writes_that_belong_together_are_done(stop: signal.Signals) -> None:
+    done = []
+
+    def handler(*_: object) -> None:
+        raise Stopped
+
+    def write() -> None:
+        with uninterrupted():
+            signal.raise_signal(stop)
+            done.append("both")
+
+    before = signal.signal(stop, handler)
+    try:
+        with pytest.raises(Stopped):
+            write()
+        assert done == ["both"]
+        assert signal.getsignal(stop) is handler
+    finally:
+        signal.signal(stop, before)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +18,7 @@ from dspt import __version__
 from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
-from dspt.cli.common import app, in_flags, options, print
+from dspt.cli.common import Terminated, app, in_flags, options, print
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
 
@@ -40,10 +43,15 @@ def _app(
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit status 2."""
+    signal.signal(signal.SIGTERM, _terminated)
     if isinstance(sys.stdout, io.TextIOWrapper):  # it may know fewer letters than names have
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(app(standalone_mode=False))
+        try:
+            sys.exit(app(standalone_mode=False))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here and not at exit, where Python itself would complain
     except _UsageError as error:  # it quotes what was given
         error.message = printable(error.message)
         error.show()
@@ -51,8 +59,16 @@ def main() -> None:
     except InputError as error:
         print(f"dspt: {in_flags(error, options())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("", "dspt: stopped", sep="\n", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # nobody listens any more, as behind "| head -1"
+        _drop_output()
         sys.exit(1)
+
+
+def _terminated(*_: object) -> None:
+    raise Terminated
+
+
+def _drop_output() -> None:
+    """Have Python not try again, at exit, to write what could not be written."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,14 +15,35 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
 from dspt.internal.rounding import figure
 
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which stops a command as Ctrl-C does: everything open is closed, and it says how to go on."""
+
+
+class Commands(TyperGroup):
+    """The commands. Each of them, when it is stopped, says what is kept and how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was called."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # the terminal has shown ^C
+            print(_stopped(), file=sys.stderr)
+            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+
+
 app = typer.Typer(
     name="dspt",
+    cls=Commands,
     help="Adapt CLIP to a classification task when many training labels are wrong.",
     no_args_is_help=True,
     add_completion=False,
@@ -160,10 +181,37 @@ def _flag(setting: str) -> str:
 
 def options() -> set[str]:
     """Return the options of the command that was called."""
-    command: Any = typer.main.get_command(app)
+    return {flag for parameter in _called()[1].params for flag in parameter.opts}
+
+
+def _called() -> tuple[str, Any]:
+    """Return the command that was called: its name, "data check", and what it is."""
+    names, command = [], typer.main.get_command(app)
     for word in sys.argv[1:]:
-        command = getattr(command, "commands", {}).get(word, command)
-    return {flag for parameter in command.params for flag in parameter.opts}
+        if word in (known := getattr(command, "commands", {})):
+            command = known[word]
+            names.append(word)
+    return " ".join(names), command
+
+
+def _stopped() -> str:
+    """Return what is kept of the command that was stopped, and how to go on with it."""
+    name, _ = _called()
+    words = [word for word in sys.argv[1:] if word != "--overwrite" or KEPT.get(name) != _EPOCHS]
+    again = shlex.join(["dspt", *words])
+    if name in KEPT:
+        return f"stopped; {KEPT[name]}. To go on: {again}"
+    return f"stopped; no file was left half-written. To begin again: {again}"
+
+
+_EPOCHS = "finished epochs are saved"
+_IMAGES = "images encoded so far are kept, but for the last thousand at most"
+# What the same command goes on from after it was stopped; others have to begin again.
+KEPT = {
+    **dict.fromkeys(["train", "scratch", "reproduce", "demo"], _EPOCHS),
+    **dict.fromkeys(["zeroshot", "eval", "noise"], _IMAGES),
+    "data prepare": "frames made so far are kept",
+}
 
 
 def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None) -> None:
@@ -229,16 +277,3 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); give another name") from None
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """On Ctrl-C, say how to go on with what the command was doing."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
-        again = shlex.join(["dspt", *kept])
-        print(file=sys.stderr)
-        print(f"stopped; finished epochs are saved. To go on: {again}", file=sys.stderr)
-        raise typer.Exit(130) from None

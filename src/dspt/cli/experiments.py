@@ -24,7 +24,6 @@ from dspt.cli.common import (
     print,
     print_json,
     reporter,
-    resumable,
     writing,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
@@ -126,8 +125,7 @@ def reproduce(
     if dry_run:
         _forecast(todo, root, quiet, json_output)
         return
-    with resumable():
-        outcomes = list(local.do(todo, root, reporter(quiet)))
+    outcomes = list(local.do(todo, root, reporter(quiet)))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)
     if json_output:

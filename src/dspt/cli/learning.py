@@ -27,7 +27,6 @@ from dspt.cli.common import (
     print_table,
     print_trust,
     reporter,
-    resumable,
     with_settings,
     writing,
 )
@@ -79,9 +78,8 @@ def train(
     from dspt.runs import SKIPPED
     from dspt.workflows.train import run
 
-    with resumable():
-        dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test=test)
-        result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
+    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test=test)
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
         print_json(result.as_dict())
         return
@@ -125,9 +123,8 @@ def scratch(
     from dspt.data import open_dataset
     from dspt.workflows.train import run
 
-    with resumable():
-        dataset = open_dataset(data, root=root, columns=columns, test=test)
-        result = run(dataset, config, noise, out, overwrite, reporter(quiet))
+    dataset = open_dataset(data, root=root, columns=columns, test=test)
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
         print_json(result.as_dict())
         return

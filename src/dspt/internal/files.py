@@ -38,18 +38,22 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C until the block has ended, for writes that belong together."""
+    """Put off Ctrl-C and SIGTERM until the block has ended, for writes that belong together."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python delivers Ctrl-C to the main thread alone
+        yield  # Python delivers signals to the main thread alone
         return
-    pressed = []
-    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    came: list[int] = []
+    before = {stop: signal.signal(stop, lambda number, _: came.append(number)) for stop in _STOPS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+        for stop, handler in before.items():
+            signal.signal(stop, handler)
+    for number in came:
+        signal.raise_signal(number)
+
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def write_text(path: Path | str, text: str) -> None:
