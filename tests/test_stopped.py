@@ -26,7 +26,7 @@ COMMANDS = [
     ("zeroshot DATA --model CLIP", "dspt.train.accuracy", IMAGES),
     ("eval RUN DATA", "dspt.data.open_dataset", IMAGES),
     ("noise DATA --noise sym:0.4", "dspt.plots.confusion", IMAGES),
-    ("predict RUN a.png", "dspt.workflows.evaluate.load", NOTHING),
+    ("predict RUN a.png", "dspt.classifier.load", NOTHING),
     ("data check oxford_pets --root .", "dspt.cli.data.reporter", NOTHING),
     ("data prepare ucf101 --root .", "dspt.cli.data.reporter", "frames made so far are kept. To go on"),
     ("data export photos", "dspt.data.open_dataset", NOTHING),
@@ -69,9 +69,11 @@ def test_every_command_is_tried():
     assert set(KEPT) <= tried
 
 
-def test_going_on_does_not_start_anew(dspt, data, clip, monkeypatch):
+def test_going_on_does_not_start_anew_but_a_file_is_replaced_again(dspt, data, clip, monkeypatch):
     monkeypatch.setattr("dspt.workflows.train.learn", pressed)
     assert "--overwrite" not in dspt("train", data, "--model", clip, "--overwrite", "-q")[2]
+    monkeypatch.setattr("dspt.classifier.load", pressed)
+    assert dspt("predict", "run", "a.png", "--out", "a.csv", "--overwrite")[2].endswith(" --out a.csv --overwrite\n")
 
 
 def test_sigterm_is_told_like_ctrl_c_with_its_own_status(dspt, monkeypatch):
@@ -117,11 +119,12 @@ def test_a_picture_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["methods", "data list", "experiments --json", "--help"])
 def test_nobody_who_listens_is_a_quiet_end(command):
     """As behind `| head -1`: what was printed is dropped without a word, when it is printed or at the end."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     unread, written = os.pipe()
     os.close(unread)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "dspt", *command.split()], stdout=written, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "dspt", *command.split()], stdout=written, stderr=subprocess.PIPE, text=True, env=env
         )
     finally:
         os.close(written)

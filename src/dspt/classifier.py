@@ -293,7 +293,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(items, np.ndarray) and items.dtype.kind == "f":
             features = items
         elif len(items) <= _FEW:
-            features = embed(items, self._image_tower())
+            features = embed(items, self.image_tower())
         else:
             features = self.encoder(self._reporter()).features(items)
         width = self.n_features_in_
@@ -305,6 +305,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return what turns the images of a split into features for this classifier."""
         check_is_fitted(self)
         return learners.open_encoder(self._config(), self._checkpoint(), reporter, self._cache(), skip_bad)
+
+    def image_tower(self) -> ImageTower:
+        """Return the image tower, loaded once for all requests."""
+        check_is_fitted(self)
+        if not hasattr(self, "_loaded"):
+            self._loaded = ImageTower(self._checkpoint(), str(find_device(self.device)))
+        return self._loaded
 
     def save(self, directory: str | Path) -> None:
         """Write the classifier to a folder that `dspt.load` and the command line read.
@@ -383,12 +390,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
             self._opened = checkpoint
         return self._opened
-
-    def _image_tower(self) -> ImageTower:
-        """Return the image tower, loaded once for all requests."""
-        if not hasattr(self, "_loaded"):
-            self._loaded = ImageTower(self._checkpoint(), str(find_device(self.device)))
-        return self._loaded
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -213,27 +216,69 @@ def evaluate_run(
 @app.command()
 def predict(
     run: Run,
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGE...",
+            help="Image files; folders, for all images below them; - for a list of these on standard input, one a line "
+            "or ended by NUL.",
+        ),
+    ],
     top: Annotated[int, typer.Option(help="How many classes to name for each image.")] = 1,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Go on after an image that cannot be used; it is named, with the reason."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write to this file, .csv, .jsonl or .parquet, which is there when all is done."),
+    ] = None,
+    overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Name the class of images.
+    """Name the class of images. Each is told as soon as it is known, in the order given.
 
     \b
     Examples:
       dspt predict runs/photos new.jpg
       dspt predict runs/photos inbox/ --top 3 --json
+      dspt predict runs/photos inbox/ --skip-bad --out classes.csv
+      dspt predict runs/photos - < list.txt
     """
-    from dspt.workflows import evaluate
+    from dspt.classifier import load
+    from dspt.workflows.predict import Predictions, paths_in
 
-    results = evaluate.predict(run, images, top, reporter(quiet))
-    if json_output:
-        print_json({"predictions": results})
-        return
-    for result in results:
-        best = ", ".join(f"{one['class']} {100 * one['probability']:.1f} %" for one in result["classes"])
-        print(f"{result['image']}: {best}")
+    def with_list() -> Iterator[str]:
+        for image in images:
+            yield from paths_in(sys.stdin.buffer) if image == "-" else [image]
+
+    given = with_list() if "-" in images else images
+    classifier = load(run)
+    predictions = Predictions(classifier, given, top, skip_bad, reporter(quiet))
+    if out is not None:
+        with writing(out):
+            predictions.save(out, overwrite)
+        if json_output:
+            counts = {"images": predictions.count, "skipped": predictions.bad}
+            print_json({"file": str(out), "model": classifier.model, **counts})
+        else:
+            print(f"{predictions.count:,} images, model {classifier.model}: {out}")
+    elif json_output:
+        before = '{"predictions": ['
+        for one in predictions:
+            print(before + json.dumps(one), end="")
+            sys.stdout.flush()
+            before = ", "
+        print(f'], "skipped": {predictions.bad}, "model": {json.dumps(classifier.model)}}}')
+    else:
+        reporter(quiet).say(f"model {classifier.model}")
+        for one in predictions:
+            if classes := ", ".join(f"{each['class']} {100 * each['probability']:.1f} %" for each in one["classes"]):
+                print(f"{one['image']}: {classes}")
+                sys.stdout.flush()
+    if bad := predictions.bad_in_words():
+        print(bad, file=sys.stderr)
 
 
 @app.command()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -152,8 +152,10 @@ def _classes(root: Path, split: str, faults: list[Fault], ignored: _Ignored) -> 
                 faults.append(Fault(entry.path, "its name is not UTF-8 text", split))
                 continue
             count, told = 0, len(faults)
-            for file in _files(entry, above, split, faults):
-                if is_image(file):
+            for file in walk(entry.path, above):
+                if isinstance(file, Fault):
+                    faults.append(replace(file, split=split))
+                elif is_image(file):
                     count += 1
                     yield file
                 else:
@@ -191,21 +193,24 @@ def _renumbered(
     return Split(split.items, labels).take(np.flatnonzero(labels >= 0))
 
 
-def _files(folder: os.DirEntry[str], above: set[tuple[int, int]], split: str, faults: list[Fault]) -> Iterator[str]:
-    """Yield all files below `folder`, in order; links may lead in circles or back `above`."""
-    stack, seen = [folder], set(above)
+def walk(folder: Path | str, above: Collection[tuple[int, int]] = ()) -> Iterator[str | Fault]:
+    """Yield all files below `folder` that are not hidden, in order, and its folders that cannot be listed.
+
+    Links may lead in circles or back `above`, to folders known by device and inode: each folder is walked once.
+    """
+    stack, seen = [(os.fspath(folder), True)], set(above)
     while stack:
-        entry = stack.pop()
-        if not _is_folder(entry):
-            yield entry.path
+        path, is_folder = stack.pop()
+        if not is_folder:
+            yield path
             continue
         try:
-            identity = _identity(entry.path)
+            identity = _identity(path)
             if identity not in seen:
                 seen.add(identity)
-                stack += reversed(_listed(entry.path))
+                stack += [(entry.path, _is_folder(entry)) for entry in reversed(_listed(path))]
         except OSError as error:
-            faults.append(Fault(entry.path, f"cannot be listed ({error.strerror})", split))
+            yield Fault(path, f"cannot be listed ({error.strerror})")
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:

@@ -6,6 +6,6 @@
 - packs.py: features on disk
 """
 
-from dspt.features.encoder import BadImages, Encoder, default_cache, embed, encode
+from dspt.features.encoder import BadImages, Encoder, default_cache, embed, encode, stream
 
-__all__ = ["BadImages", "Encoder", "default_cache", "embed", "encode"]
+__all__ = ["BadImages", "Encoder", "default_cache", "embed", "encode", "stream"]

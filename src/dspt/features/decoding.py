@@ -91,24 +91,33 @@ class Decoder:
 
     def digests(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
         """Return the digest of each image, in order."""
-        return self._run(items, positions, None, False)
+        return _named(items, self._run(((i, items[i]) for i in positions), None, False))
 
     def views(self, items: Any, positions: Iterable[int]) -> Iterator[Seen]:
         """Return the digest and the views of each image, in order."""
-        return self._run(items, positions, self.look, self._processes)
+        return _named(items, self._run(((i, items[i]) for i in positions), self.look, self._processes))
 
-    def _run(self, items: Any, positions: Iterable[int], look: Look | None, in_processes: bool) -> Iterator[Seen]:
-        rest, queue = iter(positions), deque[tuple[str, Future[list[Seen]]]]()
+    def stream(self, items: Iterable[Any]) -> Iterator[tuple[Any, Seen]]:
+        """Return each image with its digest and views, in order, for as many as there prove to be.
+
+        A `Fault` among the items is one that their source has found already, and takes its place in the order.
+        """
+        entries = enumerate(items)
+        yield from self._run(islice(entries, PROCESSES_FROM), self.look, False)
+        yield from self._run(entries, self.look, True)
+
+    def _run(
+        self, entries: Iterable[tuple[int, Any]], look: Look | None, in_processes: bool
+    ) -> Iterator[tuple[Any, Seen]]:
+        rest, queue = iter(entries), deque[tuple[list[tuple[int, Any]], Future[list[Seen]]]]()
         size = CHUNK if in_processes else 1
         depth = 2 * self._workers + 64 // (size * self.look.rows)
         while chunk := list(islice(rest, size)):
-            entries = [(i, items[i]) for i in chunk]
-            future = self._pool(in_processes).submit(_see, entries, look)
-            queue.append((f"{_name(entries[0])} to {_name(entries[-1])}", future))
+            queue.append((chunk, self._pool(in_processes).submit(_see, chunk, look)))
             if len(queue) > depth:
-                yield from _named(items, _result(*queue.popleft()))
+                yield from _result(*queue.popleft())
         while queue:
-            yield from _named(items, _result(*queue.popleft()))
+            yield from _result(*queue.popleft())
 
     def _pool(self, in_processes: bool) -> Executor:
         if in_processes not in self._pools:
@@ -184,6 +193,9 @@ def _throw(error: BaseException) -> Any:
 def _see(entries: Sequence[tuple[int, Any]], look: Look | None) -> list[Seen]:
     seen = []
     for position, item in entries:
+        if isinstance(item, Fault):
+            seen.append(Seen(position, fault=item))
+            continue
         try:
             digest, source = contents.read(item, position)
             name = contents.item_name(item, position)
@@ -198,28 +210,30 @@ def _name(entry: tuple[int, Any]) -> str:
     return contents.item_name(entry[1], entry[0])
 
 
-def _named(items: Any, seen: list[Seen]) -> Iterator[Seen]:
+def _named(items: Any, found: Iterable[tuple[Any, Seen]]) -> Iterator[Seen]:
     """Yield what was seen, faults under the names that the source has for its images."""
-    for one in seen:
-        if one.fault and hasattr(items, "name"):
-            one = replace(one, fault=replace(one.fault, name=items.name(one.position)))
-        yield one
+    for _, seen in found:
+        if seen.fault and hasattr(items, "name"):
+            seen = replace(seen, fault=replace(seen.fault, name=items.name(seen.position)))
+        yield seen
 
 
-def _result(names: str, future: Future[list[Seen]]) -> list[Seen]:
+def _result(entries: list[tuple[int, Any]], future: Future[list[Seen]]) -> Iterator[tuple[Any, Seen]]:
     try:
-        return future.result()
+        seen = future.result()
     except BrokenProcessPool:
         raise InputError(
-            f"a process that reads images died, perhaps at one of {names}, for want of memory or because "
-            "of a damaged image; remove that image",
+            f"a process that reads images died, perhaps at one of {_name(entries[0])} to {_name(entries[-1])}, for "
+            "want of memory or because of a damaged image; remove that image",
             "set `workers` to a smaller number",
         ) from None
+    return zip((item for _, item in entries), seen, strict=True)
 
 
 def _start_worker(parent: int) -> None:
-    # Ctrl-C goes to the whole group; the parent ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both go to the whole group; the parent ends its workers itself.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

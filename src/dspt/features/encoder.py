@@ -13,10 +13,10 @@ there are several threads) and would make a single image as dear as a batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -283,6 +283,41 @@ def embed(
     if bad:
         raise BadImages(bad, len(items), can_skip=False)
     return np.concatenate([shard.features for shard in shards])[:, 0]
+
+
+def stream(
+    items: Iterable[Any], tower: ImageTower, *, workers: int | None = None
+) -> Iterator[tuple[list[Any], list[Fault | None], np.ndarray]]:
+    """Yield the test-view features of images a batch at a time, in order, while the next images are decoded.
+
+    Neither images nor features are kept, in memory or in the store, so there may be any number of them.
+
+    Parameters
+    ----------
+    items : iterable
+        As in `embed`; a `Fault` is an image of which it is known already that it cannot be used. It is read in the
+        calling thread, some way ahead.
+    tower : ImageTower
+        Computes the features, with its own preprocessing.
+    workers : int, optional
+        As in `encode`.
+
+    Yields
+    ------
+    items : list
+        The next of them.
+    faults : list of Fault or None
+        What is wrong with each.
+    features : float32 array of shape (n, D)
+        Of the items without a fault.
+    """
+    size = tower.batch_size()
+    with Decoder(Look(tower.preprocessing), workers) as decoder:
+        found = decoder.stream(items)
+        while batch := list(islice(found, size)):
+            pixels = [seen.pixels for _, seen in batch if seen.pixels is not None]
+            features = tower(np.concatenate(pixels)) if pixels else np.empty((0, 0), np.float32)
+            yield [item for item, _ in batch], [seen.fault for _, seen in batch], features
 
 
 def default_cache() -> Path:

@@ -1,4 +1,4 @@
-"""Judging and using what was learnt: accuracy on a test set, classes of new images."""
+"""Judging what was learnt: accuracy on a test set."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from dspt.classifier import load
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, open_dataset
 from dspt.data.dataset import renumbered
-from dspt.data.folder import IMAGE_SUFFIXES
-from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.runs import Run
 from dspt.workflows.train import say_notes
@@ -113,49 +111,3 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
         "per_class": {name: 100.0 * hits[c] / counts[c] for c, name in enumerate(classifier.class_names_) if counts[c]},
         "skipped": skipped,
     }
-
-
-def predict(run: Path, images: list[str], top: int, reporter: Reporter) -> list[dict[str, Any]]:
-    """Return, for each image, its most probable classes.
-
-    Parameters
-    ----------
-    run : Path
-        The folder of a finished run, or of a saved classifier.
-    images : list of str
-        Image files; or folders, of which the image files directly in them are taken.
-    top : int
-        How many classes of each image, 1 or more.
-    reporter : Reporter
-        Unless it is silent, progress is shown.
-
-    Returns
-    -------
-    list of dict
-        "image", the file, and "classes", a list of "class" and "probability" (0..1), the most probable first.
-    """
-    if top < 1:
-        raise InputError(f"top = {top}: expected at least 1")
-    classifier = load(run)
-    classifier.verbose = not reporter.silent
-    files = [file for image in images for file in _image_files(image)]
-    probability = classifier.predict_proba(files)
-    best = np.argsort(-probability, axis=1, kind="stable")[:, :top]
-    return [
-        {
-            "image": file,
-            "classes": [{"class": classifier.class_names_[c], "probability": float(row[c])} for c in order],
-        }
-        for file, row, order in zip(files, probability, best, strict=True)
-    ]
-
-
-def _image_files(path: str) -> list[str]:
-    """Return the image files a path stands for: itself, or those in the folder."""
-    if not os.path.isdir(path):
-        return [path]
-    found = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
-    images = [file for file in found if Path(file).suffix.lower() in IMAGE_SUFFIXES]
-    if not images:
-        raise InputError(f"folder {path}: no image files in it")
-    return images
