@@ -130,7 +130,13 @@ def test_tables_figures_and_the_page(shown, photos, clip, tmp_path):
     assert not {c for c in page if not (c.isprintable() or c == "\n")}
 
 
-def test_data_check(shown, photos):
+def test_data_check(shown, photos, tmp_path):
+    said = shown("data", "check", photos, "--out", tmp_path / "re\x1bport.csv", status=1)
+    assert r"=bro\x1b[2J\nken.png" in said
+    assert r"\x9b2J" in shown("data", "check", photos, "--no-decode", "--exclude", CLASSES[1])
+    assert r"\x1b" in shown("data", "check", photos, "--exclude", "\x1b[2J", status=2)
+    found = json.loads(shown("data", "check", photos, "--json", "-q", status=1))
+    assert set(found["sizes"]) == set(CLASSES)
     shown("data", "check", DATA, "--root", photos, status=2)
 
 

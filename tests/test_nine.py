@@ -14,7 +14,7 @@ from PIL import Image
 
 from dspt.data import check as checking
 from dspt.data import nine, open_dataset
-from dspt.data.check import check, lines, table
+from dspt.data.check import check, table
 from dspt.data.nine import NamedDataset, find, read
 from dspt.data.paths import Paths
 from dspt.internal.errors import InputError
@@ -370,7 +370,7 @@ class TestCheck:
             ("val", False, 1, 1, 0, 0),
             ("test", True, 2, 2, 0, 0),
         ]
-        assert "Zoo: complete" in lines(report)[0]
+        assert "Zoo: complete" in report.lines()[0]
 
     def test_missing_and_broken_images_are_counted_and_named(self, tmp_path):
         base = zoo(tmp_path) / "zoo" / "pictures"
@@ -381,14 +381,14 @@ class TestCheck:
         (base / "b" / "3.png").write_bytes(whole[: len(whole) // 2])
         report = check(SMALL, tmp_path)
         train, _, test = report.splits
-        assert (train.found, train.missing, train.first_missing) == (2, 1, ("a/1.png",))
+        assert (train.found, train.missing, train.missing_files) == (2, 1, ("a/1.png",))
         assert (test.found, test.broken) == (2, 1)
-        assert test.first_broken[0].name == str(base / "b" / "3.png")
+        assert test.broken_files[0].name == "b/3.png"
         assert not report.ok
-        shown = "\n".join(lines(report))
+        shown = "\n".join(report.lines())
         assert "Zoo: not complete" in shown
         assert "missing: a/1.png" in shown
-        assert "broken: 3.png: not" in shown
+        assert "broken: b/3.png: not" in shown
         assert "https://zoo.example" in shown
 
     def test_without_decoding_only_presence_is_looked_at(self, tmp_path):
@@ -396,7 +396,7 @@ class TestCheck:
         report = check(SMALL, tmp_path, decode=False)
         assert report.ok
         assert [split.broken for split in report.splits] == [None] * 3
-        assert "no image was decoded" in lines(report)[0]
+        assert "no image was decoded" in report.lines()[0]
 
     def test_a_validation_split_that_is_missing_is_reported_but_not_needed(self, tmp_path):
         (zoo(tmp_path) / "zoo" / "pictures" / "a" / "v.png").unlink()
@@ -451,7 +451,7 @@ class TestCheck:
         found = json.loads(json.dumps(check(SMALL, tmp_path).as_dict()))
         assert found["ok"] is False
         assert found["splits"][0]["broken"] == 1
-        assert found["splits"][0]["first_broken"][0]["reason"] == "not an image of a known format"
+        assert found["splits"][0]["broken_files"][0]["reason"] == "not an image of a known format"
         assert found["split_files"] == [{"path": str(tmp_path / "zoo" / "split.json"), "found": True}]
 
     def test_the_worst_report_fits_one_screen(self, tmp_path):
@@ -467,7 +467,7 @@ class TestCheck:
             check("aircraft", root),
             check("aircraft", root / ("no" * 100)),
         ):
-            shown = lines(report)
+            shown = report.lines()
             assert len(shown) <= 24
             assert max(map(len, shown)) <= 100
             assert all(line.isprintable() for line in shown)

@@ -15,7 +15,6 @@ where tensors are: tables and reports are made without it.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import platform
@@ -33,8 +32,17 @@ from dspt.config import HARMLESS, Settings, config_for, from_dict
 from dspt.data import cifar, featurefile, manifest, nine
 from dspt.internal.checks import check_names, check_scale, is_number
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.files import check_regular, parse_json, read_json, read_text, replacing, uninterrupted, write_json
-from dspt.internal.names import AUTO, plain, spreadsheet_cell
+from dspt.internal.files import (
+    check_regular,
+    parse_json,
+    read_json,
+    read_text,
+    replacing,
+    uninterrupted,
+    write_faults,
+    write_json,
+)
+from dspt.internal.names import AUTO, plain
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import figure
 
@@ -341,13 +349,7 @@ class Run:
         """Write what was left out, if anything was."""
         if not faults:
             return
-        with (
-            replacing(self.path / SKIPPED) as temporary,
-            open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-        ):
-            rows = csv.writer(file)
-            rows.writerow(["split", "item", "reason"])
-            rows.writerows(map(spreadsheet_cell, (fault.split, fault.name, fault.reason)) for fault in faults)
+        write_faults(self.path / SKIPPED, faults)
 
     # One line for each epoch. The state is written after the line, so there may be a line too many, never one too few.
 

@@ -81,13 +81,19 @@ Columns = Annotated[
         "path=filename,label=class.",
     ),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(help="A class to leave out with all its images; may be repeated."),
+]
 SkipBad = Annotated[
     bool,
     typer.Option(
         "--skip-bad",
-        help="Leave out images and rows that cannot be used, instead of stopping; a run folder lists them.",
+        help="Leave out images and rows that cannot be used, instead of stopping; skipped.csv lists them.",
     ),
 ]
+Skipped = Annotated[Path, typer.Option(help="With --skip-bad: the CSV file that lists what was left out.")]
+SKIPPED = Path("skipped.csv")
 Out = Annotated[
     Path | None,
     typer.Option(help="Run folder; an interrupted run goes on there. Default: under runs/."),
@@ -268,6 +274,29 @@ def print_trust(known: bool | None) -> None:
     """Say what an accuracy is worth if the labels it was judged by may be wrong."""
     if not known:
         print("judged by labels that may be wrong" if known is False else "judged by labels of which nothing is known")
+
+
+def check_skipped(path: Path, skip_bad: bool) -> None:
+    """Raise `InputError`, before any work, if the list of what is left out would replace another file."""
+    from dspt.internal.files import FAULTS, check_free
+
+    if skip_bad:
+        check_free(path, mark=",".join(FAULTS).encode())
+
+
+def write_skipped(entries: list[dict[str, str]], path: Path) -> None:
+    """Write the list of what a command left out, if it did."""
+    from dspt.internal.files import FAULTS, write_csv
+
+    if entries:
+        with writing(path):
+            write_csv(path, FAULTS, ([entry[column] for column in FAULTS] for entry in entries))
+
+
+def print_skipped(entries: list[dict[str, str]], path: Path) -> None:
+    """Say how many entries a command left out, and where they are listed."""
+    if entries:
+        print(f"{len(entries)} bad entries were left out: {path}")
 
 
 @contextmanager

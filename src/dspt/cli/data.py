@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
-from dspt.cli.common import Json, Quiet, app, print, print_json, reporter
+from dspt.cli.common import (
+    ClassNames,
+    Columns,
+    Data,
+    Exclude,
+    Json,
+    Quiet,
+    Root,
+    app,
+    flagged,
+    options,
+    print,
+    print_json,
+    reporter,
+    writing,
+)
 from dspt.internal.errors import InputError
 
 data_app = typer.Typer(help="Datasets: where they are and what is in them.", no_args_is_help=True)
@@ -39,37 +54,48 @@ def list_data(json_output: Json = False) -> None:
 
 @data_app.command(name="check")
 def check_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset of 'dspt data list'.")],
-    root: Annotated[Path, typer.Option(envvar="DSPT_ROOT", help="The folder in which datasets lie.")],
+    data: Data,
+    root: Root = None,
+    class_names: ClassNames = None,
+    columns: Columns = "",
+    exclude: Exclude = None,
     decode: Annotated[bool, typer.Option(help="Decode every image, or only look whether it is there.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Write all that was found to this CSV file.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what is there of a dataset, what is missing or broken. Exit status 1 if it is not complete.
+    """Tell what is in DATA, missing, broken or there twice. Exit status 1 if anything is missing or cannot be used.
 
     \b
     Examples:
-      dspt data check oxford_pets --root datasets/
-      dspt data check food101 --root datasets/ --no-decode --json
+      dspt data check photos/
+      dspt data check photos.csv --out report.csv
+      dspt data check oxford_pets --root datasets/ --no-decode --json
     """
-    from dspt.data import check, cifar
+    from dspt.data.check import look
+    from dspt.data.survey import COLUMNS
+    from dspt.internal.files import check_free, write_csv
 
-    if tiny := cifar.find(name):
-        found = check.check_cifar(tiny, root)
-        sizes = f"{found['train']} train and {found['test']} test images" if found["ok"] else ""
-        if json_output:
-            print_json(found)
-        else:
-            print(f"{found['name']}: {'complete, ' if sizes else 'not complete'}{sizes}")
-            print(*found["problems"], sep="\n", end="\n" if found["problems"] else "")
-        raise typer.Exit(0 if found["ok"] else 1)
-    with reporter(quiet).task(f"looking at {name}", 1.0) as update:
-        report = check.check(name, root, decode=decode, progress=lambda done, total: update(done / total, ""))
+    if out is not None:
+        check_free(out, mark=",".join(COLUMNS).encode())
+    with reporter(quiet).task(f"looking at {data}", 1.0) as update:
+        found = look(
+            data,
+            root=root,
+            class_names=class_names,
+            columns=columns,
+            exclude=exclude or (),
+            decode=decode,
+            progress=lambda done, total: update(done / total, ""),
+        )
+    if out is not None:
+        with writing(out):
+            write_csv(out, COLUMNS, found.rows())
     if json_output:
-        print_json(report.as_dict())
+        print_json(found.as_dict())
     else:
-        print(*check.lines(report), sep="\n")
-    raise typer.Exit(0 if report.ok else 1)
+        print(*(flagged(line, options()) for line in found.lines()), sep="\n")
+    raise typer.Exit(0 if found.ok else 1)
 
 
 @data_app.command(name="prepare")

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspt.cli.common import (
+    SKIPPED,
     ClassNames,
     Columns,
     Data,
+    Exclude,
     Json,
     Model,
     Out,
@@ -23,14 +25,18 @@ from dspt.cli.common import (
     Root,
     Run,
     SkipBad,
+    Skipped,
     Test,
     app,
+    check_skipped,
     print,
     print_json,
+    print_skipped,
     print_table,
     print_trust,
     reporter,
     with_settings,
+    write_skipped,
     writing,
 )
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
@@ -58,6 +64,7 @@ def train(
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
+    exclude: Exclude = None,
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -81,7 +88,15 @@ def train(
     from dspt.runs import SKIPPED
     from dspt.workflows.train import run
 
-    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test=test)
+    dataset = open_dataset(
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test=test,
+    )
     result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
         print_json(result.as_dict())
@@ -145,7 +160,9 @@ def zeroshot(
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
+    exclude: Exclude = None,
     skip_bad: SkipBad = False,
+    skipped: Skipped = SKIPPED,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -161,8 +178,12 @@ def zeroshot(
     from dspt.workflows import evaluate
 
     config = Config(model=model, template=template, device=device, method="zero-shot")
-    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad)
+    check_skipped(skipped, skip_bad)
+    dataset = open_dataset(
+        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+    )
     result = evaluate.zero_shot(dataset, config, reporter(quiet), skip_bad)
+    write_skipped(result["skipped_entries"], skipped)
     if json_output:
         print_json(result)
         return
@@ -171,8 +192,7 @@ def zeroshot(
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
     print_trust(result["test_labels_known"])
-    if result["skipped"]:
-        print(f"{result['skipped']} bad entries were left out")
+    print_skipped(result["skipped_entries"], skipped)
 
 
 @app.command(name="eval")
@@ -182,7 +202,9 @@ def evaluate_run(
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
+    exclude: Exclude = None,
     skip_bad: SkipBad = False,
+    skipped: Skipped = SKIPPED,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -196,10 +218,18 @@ def evaluate_run(
     from dspt.data import open_dataset
     from dspt.workflows import evaluate
 
+    check_skipped(skipped, skip_bad)
     dataset = open_dataset(
-        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, test_fraction=0
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=0,
     )
     result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
+    write_skipped(result["skipped_entries"], skipped)
     if json_output:
         print_json(result)
         return
@@ -209,8 +239,7 @@ def evaluate_run(
     if len(rows) > 21:
         print(f"and {len(rows) - 21} more classes, all better; --json lists them")
     print_trust(result["test_labels_known"])
-    if result["skipped"]:
-        print(f"{result['skipped']} bad entries were left out")
+    print_skipped(result["skipped_entries"], skipped)
 
 
 @app.command()
@@ -337,7 +366,9 @@ def make_noise(
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
+    exclude: Exclude = None,
     skip_bad: SkipBad = False,
+    skipped: Skipped = SKIPPED,
     overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -353,10 +384,14 @@ def make_noise(
     from dspt.data import open_dataset
     from dspt.workflows.mislabel import mislabel
 
-    dataset = open_dataset(data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad)
+    check_skipped(skipped, skip_bad)
+    dataset = open_dataset(
+        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+    )
     result = mislabel(
         dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad, overwrite, inputs=[class_names]
     )
+    write_skipped(result["skipped_entries"], skipped)
     if json_output:
         print_json(result)
         return
@@ -366,8 +401,7 @@ def make_noise(
     print(f"picture: {result['picture']}")
     if result["model"]:
         print(f"features of {result['model']}")
-    if result["skipped"]:
-        print(f"{result['skipped']} bad entries were left out")
+    print_skipped(result["skipped_entries"], skipped)
 
 
 @app.command(name="methods")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
-from dspt.data.dataset import Dataset, Split, few_shot
+from dspt.data.dataset import Dataset, Split, few_shot, without
 from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
 
@@ -36,6 +36,7 @@ def open_dataset(
     test_fraction: float = 0.2,
     skip_bad: bool = False,
     test: str | Path | None = None,
+    exclude: Sequence[str] = (),
 ) -> Dataset:
     """Return the dataset that `source` names.
 
@@ -62,6 +63,8 @@ def open_dataset(
     test
         A source whose labels can be trusted, to test with in place of a test split of its own: all of it, or its
         test split if it has one. Nothing is held out then.
+    exclude
+        Names of classes that are left out with all their images.
 
     Returns
     -------
@@ -75,13 +78,17 @@ def open_dataset(
     if isinstance(source, Dataset):
         return source
     found = _open(str(source), root, class_names, columns, seed, 0 if test else test_fraction, skip_bad)
+    if exclude:
+        found = without(found, exclude)
     for note in found.notes:
         _log.warning("%s", note)
     found = replace(found, source=str(source))
     if test is None:
         return found
     columns = columns if Path(test).suffix.lower() in manifest.SUFFIXES else ""
-    return found.tested_on(open_dataset(test, root=root, columns=columns, test_fraction=0, skip_bad=skip_bad))
+    trusted = open_dataset(test, root=root, columns=columns, test_fraction=0, skip_bad=skip_bad)
+    there = [name for name in exclude if name in trusted.class_names]
+    return found.tested_on(without(trusted, there) if there else trusted)
 
 
 def _open(

@@ -1,17 +1,19 @@
-"""What of a dataset is there, what is missing and what is broken; and which datasets are known."""
+"""What of a source is there, missing, broken or there twice; and which datasets are known by name."""
 
 from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dspt.data import cifar, nine
-from dspt.data.images import BadImage, open_image
+from dspt.data import cifar, nine, open_dataset
+from dspt.data.duplicates import Print, Prints, take_print
+from dspt.data.images import BadImage
 from dspt.data.nine import SPLITS, USED, Listing, NamedDataset
+from dspt.data.survey import MISSING, Duplicates, Sample, Survey, duplicate_lines, duplicate_rows, duplicates, survey
 from dspt.internal.errors import NAMED, Fault, InputError, summary
 from dspt.internal.names import printable
 from dspt.internal.threads import Progress, in_threads
@@ -43,8 +45,8 @@ class SplitInspection:
         split file could be read.
     broken
         How many of those found cannot be decoded; None where none was decoded.
-    first_missing, first_broken
-        The first few, broken ones with the reason.
+    missing_files, broken_files
+        Their paths below the folder of images, broken ones with the reason.
     """
 
     name: str
@@ -53,9 +55,9 @@ class SplitInspection:
     listed: int | None = None
     found: int | None = None
     missing: int | None = None
-    first_missing: tuple[str, ...] = ()
+    missing_files: tuple[str, ...] = ()
     broken: int | None = None
-    first_broken: tuple[Fault, ...] = ()
+    broken_files: tuple[Fault, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -73,6 +75,8 @@ class Inspection:
         None where no split file could be read.
     problems
         Sentences about what is wrong with the root, the split files and the folder of images.
+    duplicates
+        Groups of images that are the same; None where none was decoded.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Inspection:
     splits: tuple[SplitInspection, ...]
     problems: tuple[str, ...]
     image_source: str
+    duplicates: tuple[Duplicates, ...] | None = None
 
     @property
     def ok(self) -> bool:
@@ -92,7 +97,100 @@ class Inspection:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what was found as JSON can hold it."""
-        return {"ok": self.ok, **asdict(self)}
+        groups = self.duplicates
+        told = {"duplicates": None if groups is None else [group.as_dict() for group in groups]}
+        return {"ok": self.ok, **asdict(self), **told}
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield what is missing, broken or there twice, in full, as rows of `survey.COLUMNS`."""
+        for problem in self.problems:
+            yield "problem", "", "", "", "", problem
+        for split in self.splits:
+            for file in split.missing_files:
+                yield "missing", "", split.name, "", file, MISSING
+            for fault in split.broken_files:
+                yield "broken", "", split.name, "", fault.name, fault.reason
+        yield from duplicate_rows(self.duplicates or ())
+
+    def lines(self) -> list[str]:
+        """Return what was found as lines of text that fit one screen."""
+        return lines(self)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A dataset known by name that cannot be read, and why."""
+
+    name: str
+    root: str
+    problems: tuple[str, ...]
+    ok: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was found as JSON can hold it."""
+        return asdict(self)
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the problems as rows of `survey.COLUMNS`."""
+        for problem in self.problems:
+            yield "problem", "", "", "", "", problem
+
+    def lines(self) -> list[str]:
+        """Return what was found as lines of text."""
+        return [f"{self.name}: not complete", *self.problems]
+
+
+def look(
+    source: str,
+    *,
+    root: Path | str | None = None,
+    exclude: Sequence[str] = (),
+    decode: bool = True,
+    progress: Progress | None = None,
+    **opening: Any,
+) -> Inspection | Survey | Unreadable:
+    """Return what is in a source of any kind; of a dataset known by name, whether all of it is there.
+
+    Parameters
+    ----------
+    source
+        What `open_dataset` takes.
+    root
+        The folder in which datasets known by name lie, $DSPT_ROOT by default; for a manifest, where its paths start.
+    exclude
+        Classes that are left out.
+    decode
+        Decode every image; otherwise only look whether it is there.
+    progress
+        Called with the number of images looked at so far and of all.
+    **opening
+        Passed on to `open_dataset`.
+
+    Raises
+    ------
+    InputError
+        If there is no such source, or nothing in it can be used.
+    """
+    where = root or os.environ.get("DSPT_ROOT")
+    if root is not None or not os.path.exists(source):
+        if named := nine.find(source):
+            if exclude:
+                raise InputError(
+                    f"{named.name}: it is compared with the paper's list of files, and no class of it can be excluded"
+                )
+            if where is None:
+                nine.given_root(named, where)  # raises
+            return check(named, where or "", decode=decode, progress=progress)
+        if tiny := cifar.find(source):
+            try:
+                found = open_dataset(source, root=root, exclude=exclude)
+            except InputError as error:
+                if where is None:
+                    raise
+                return Unreadable(tiny.name.upper(), str(where), (str(error),))
+            return survey(found, decode=decode, progress=progress)
+    found = open_dataset(source, root=root, exclude=exclude, skip_bad=True, **opening)
+    return survey(found, decode=decode, progress=progress)
 
 
 def check(
@@ -134,6 +232,8 @@ def check(
         problems.append(str(error))
     if os.path.isdir(base) and not os.path.isdir(images):
         problems.append(nine.no_images(dataset, base))
+    prints, printed = Prints(), list[Sample]()
+    splits = tuple(_splits(dataset, images, listing, decode, progress, prints, printed))
     return Inspection(
         name=dataset.name,
         root=str(root),
@@ -141,9 +241,10 @@ def check(
         images=Place(str(images), os.path.isdir(images)),
         classes_expected=dataset.classes,
         classes_found=len(listing.class_names) if listing else None,
-        splits=tuple(_splits(dataset, images, listing, decode, progress)),
+        splits=splits,
         problems=tuple(problems),
         image_source=dataset.image_source,
+        duplicates=duplicates(prints, printed.__getitem__) if decode else None,
     )
 
 
@@ -161,7 +262,10 @@ def _splits(
     listing: Listing | None,
     decode: bool,
     progress: Progress | None,
+    prints: Prints,
+    printed: list[Sample],
 ) -> Iterator[SplitInspection]:
+    """Yield what is there of each split; the prints of its images are added to `prints`, in the order of `printed`."""
     expected = dict(zip(SPLITS, dataset.sizes, strict=False))
     if listing is None:
         for split in SPLITS:
@@ -174,10 +278,14 @@ def _splits(
     for split in SPLITS:
         files, broken = listing.files[split], []
         if decode:
-            found = (os.path.join(images, file) for file in files if not there.lack(file))
-            for fault in in_threads(_broken, found):
-                if fault:
-                    broken.append(fault)
+            found = [i for i, file in enumerate(files) if not there.lack(file)]
+            looked = in_threads(_look, (os.path.join(images, files[i]) for i in found))
+            for i, one in zip(found, looked, strict=True):
+                if isinstance(one, Print):
+                    prints.add(one)
+                    printed.append(Sample(split, listing.class_names[listing.labels[split][i]], files[i]))
+                else:
+                    broken.append(Fault(files[i], one.reason, split))
                 done += 1
                 if progress:
                     progress(done, total)
@@ -188,18 +296,17 @@ def _splits(
             listed=len(files),
             found=len(files) - len(missing[split]),
             missing=len(missing[split]),
-            first_missing=tuple(missing[split][:NAMED]),
+            missing_files=tuple(missing[split]),
             broken=len(broken) if decode else None,
-            first_broken=tuple(broken[:NAMED]),
+            broken_files=tuple(broken),
         )
 
 
-def _broken(file: str) -> Fault | None:
+def _look(file: str) -> Print | BadImage:
     try:
-        open_image(file)
+        return take_print(file, file)
     except BadImage as error:
-        return Fault(file, error.reason)
-    return None
+        return error
 
 
 def lines(found: Inspection) -> list[str]:
@@ -216,6 +323,7 @@ def lines(found: Inspection) -> list[str]:
     out.append(f"  classes  {classes} of {found.classes_expected}")
     for split in found.splits:
         out += _split_lines(split)
+    out += duplicate_lines(found.duplicates)
     missing = any(split.missing for split in found.splits if split.used)
     advice = list(found.problems)
     if missing and found.images.found:
@@ -248,10 +356,9 @@ def _split_lines(split: SplitInspection) -> list[str]:
     out = [f"  {split.name:9}{words}{'' if split.used else ' (not used)'}"]
     if split.missing:
         more = f", and {split.missing - NAMED} more" if split.missing > NAMED else ""
-        out.append(f"    missing: {', '.join(split.first_missing)}{more}")
+        out.append(f"    missing: {', '.join(split.missing_files[:NAMED])}{more}")
     if split.broken:
-        faults = [Fault(os.path.basename(f.name), f.reason) for f in split.first_broken]
-        out.append(f"    broken: {summary(faults, split.broken)}")
+        out.append(f"    broken: {summary(split.broken_files)}")
     return out
 
 
@@ -262,21 +369,6 @@ def _cut(line: str) -> str:
 def _left_out(path: str, columns: int) -> str:
     """Return the end of a long path, which tells more than its beginning."""
     return path if len(path) <= columns else "…" + path[1 - columns :]
-
-
-def check_cifar(dataset: cifar.Cifar, root: Path | str) -> dict[str, Any]:
-    """Return whether CIFAR can be read below `root`, its sizes, and what is wrong with it."""
-    told = {"ok": False, "name": dataset.name.upper(), "root": str(root), "problems": []}
-    try:
-        found = cifar.read(dataset, root)
-    except InputError as error:
-        return told | {"problems": [str(error)]}
-    return told | {
-        "ok": True,
-        "classes": len(found.class_names),
-        "train": len(found.train.labels),
-        "test": len(found.test.labels),
-    }
 
 
 def table() -> list[dict[str, Any]]:

@@ -262,6 +262,33 @@ def make_dataset(
     return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root)
 
 
+def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
+    """Return a dataset without some classes and their samples; the splits of the other classes stay as they are."""
+    names = dataset.class_names
+    found = matched(exclude, names)
+    if unknown := [name for name, c in zip(exclude, found, strict=True) if c < 0]:
+        raise InputError(f"{dataset.name}: class {listed(unknown)} is not there to be excluded; found {listed(names)}")
+    kept = [c for c in range(len(names)) if c not in found]
+    check_names([names[c] for c in kept], f"{dataset.name} without {listed(exclude)}")
+    renumber = np.full(len(names) + 1, -1)  # the last stands for a true label that is not known
+    renumber[kept] = np.arange(len(kept))
+
+    def part(split: Split) -> Split:
+        labels, true = renumber[split.labels], split.true_labels
+        there = labels >= 0
+        if true is not None:
+            there &= (true < 0) | (renumber[true] >= 0)
+            true = renumber[true]
+        return Split(split.items, labels, true).take(np.flatnonzero(there))
+
+    train, test = part(dataset.train), part(dataset.test)
+    gone = len(dataset.train.labels) + len(dataset.test.labels) - len(train.labels) - len(test.labels)
+    note = f"{gone} images of class {listed(exclude)} were excluded."
+    return replace(
+        dataset, class_names=tuple(names[c] for c in kept), train=train, test=test, notes=(*dataset.notes, note)
+    )
+
+
 def unusable(what: str, faults: Sequence[Fault], remedy: str, total: int | None = None) -> InputError:
     """Return the error for bad entries of a source, which `skip_bad` would leave out.
 

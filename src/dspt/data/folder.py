@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
+from dspt.data.images import HEIC_SUFFIXES, reads_heic
 from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError
@@ -20,6 +22,7 @@ IMAGE_SUFFIXES = {
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
 }
 _EMPTY = "no images in it"
+_KINDS = 5  # of files that were left out, which a sentence names
 _TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
@@ -61,11 +64,7 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
         )
     if test_root is not None and test is not None:
         test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)
-    if ignored.count:
-        notes.append(
-            f"{ignored.count} files were left out, because they are no images or lie outside the "
-            f"class folders; the first is {ignored.first}."
-        )
+    notes += ignored.notes()
     return make_dataset(
         root.resolve().name,
         names,
@@ -127,14 +126,27 @@ def _split_folders(root: Path, notes: list[str]) -> tuple[Path, Path | None]:
 
 @dataclass
 class _Ignored:
-    """Files that are no images: how many, and the first of them."""
+    """Files that are no images: how many of each suffix, and the first of them."""
 
-    count: int = 0
+    suffixes: Counter[str] = field(default_factory=Counter)
     first: str = ""
 
     def add(self, file: str) -> None:
         self.first = self.first or file
-        self.count += 1
+        self.suffixes[_suffix(file)] += 1
+
+    def notes(self) -> Iterator[str]:
+        """Yield sentences about them."""
+        if self.suffixes:
+            kinds = [f"{count} {suffix or 'without a suffix'}" for suffix, count in self.suffixes.most_common()]
+            more = f" and {len(kinds) - _KINDS} other kinds" if len(kinds) > _KINDS else ""
+            yield (
+                f"{self.suffixes.total()} files were left out, because they are no images or lie outside the "
+                f"class folders ({', '.join(kinds[:_KINDS])}{more}); the first is {self.first}."
+            )
+        heic = sum(self.suffixes[suffix] for suffix in HEIC_SUFFIXES)
+        if heic and not reads_heic():
+            yield f"{heic} of them are HEIC images; pip install 'dspt[heic]' to have them read."
 
 
 def _classes(root: Path, split: str, faults: list[Fault], ignored: _Ignored) -> tuple[tuple[str, ...], Split]:
@@ -240,5 +252,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_image(file: str) -> bool:
-    """Return whether a file is named like an image."""
-    return os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES
+    """Return whether a file is named like an image that can be read."""
+    suffix = _suffix(file)
+    return suffix in IMAGE_SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic())
+
+
+def _suffix(file: str) -> str:
+    return os.path.splitext(file)[1].lower()

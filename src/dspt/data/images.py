@@ -8,7 +8,8 @@ import stat
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+HEIC_SUFFIXES = {".heic", ".heif", ".hif"}
+HEIC = "a HEIC image, which needs another package: pip install 'dspt[heic]'"
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 
 _warning_filters = threading.Lock()
 
@@ -74,7 +79,9 @@ def open_image(item: Any, name: str = "image") -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise BadImage(name, f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
     except UnidentifiedImageError:
-        raise BadImage(name, "not an image of a known format") from None
+        raise BadImage(
+            name, HEIC if _is_heic(item) and not reads_heic() else "not an image of a known format"
+        ) from None
     # Decoders meet broken bytes with errors of every kind, from struct.error to ZeroDivisionError.
     except Exception as error:
         raise BadImage(name, f"not a whole image ({str(error) or type(error).__name__})") from None
@@ -125,11 +132,36 @@ def _open(item: Any) -> Iterator[Image.Image]:
         yield item
         return
     with _quiet_pil():
-        picture = Image.open(item)
+        try:
+            picture = Image.open(item)
+        except UnidentifiedImageError:
+            if not reads_heic():
+                raise
+            picture = Image.open(item)
     with picture:
         if picture.format == "EPS":  # a program for Ghostscript, which PIL would start
             raise UnidentifiedImageError
         yield picture
+
+
+@cache
+def reads_heic() -> bool:
+    """Return whether HEIC images can be read, and have PIL read them if so."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
+def _is_heic(file: Any) -> bool:
+    """Return whether a file says that it is a HEIC image."""
+    head = b""
+    with suppress(OSError, ValueError, AttributeError):
+        file.seek(0)
+        head = file.read(12)
+    return head[4:8] == b"ftyp" and head[8:] in _HEIC_BRANDS
 
 
 @contextmanager

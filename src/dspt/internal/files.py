@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
 import stat
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dspt.internal.errors import InputError
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import spreadsheet_cell
+
+FAULTS = ("split", "item", "reason")
 
 # No text that is read as a whole is nearly as large: settings, records, tokenizers, lists of images.
 _MOST_BYTES = 64 * 2**20
@@ -60,6 +64,31 @@ def write_text(path: Path | str, text: str) -> None:
     """Put `text` at `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path | str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    """Put a table for people at `path`, whole or not at all; no spreadsheet calculates its cells.
+
+    Parameters
+    ----------
+    path : Path or str
+    columns : sequence of str
+        The first line.
+    rows : iterable of iterables of str
+        A byte of a file name that is no text is written as it is.
+    """
+    with (
+        replacing(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        lines = csv.writer(file)
+        lines.writerow(columns)
+        lines.writerows(map(spreadsheet_cell, row) for row in rows)
+
+
+def write_faults(path: Path | str, faults: Iterable[Fault]) -> None:
+    """Put the list of what was left out at `path`, whole or not at all."""
+    write_csv(path, FAULTS, ((fault.split, fault.name, fault.reason) for fault in faults))
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -16,7 +16,7 @@ from dspt.data import Dataset, open_dataset
 from dspt.data.dataset import renumbered
 from dspt.internal.progress import Reporter
 from dspt.runs import Run
-from dspt.workflows.train import say_notes
+from dspt.workflows.train import say_notes, told_skipped
 
 
 def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_bad: bool = False) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
     -------
     dict
         "accuracy" is of the prompt asked for, "templates" has that of each prompt, both in percent; besides "data",
-        "model", and the numbers of "samples", "classes" and "skipped".
+        "model", the numbers of "samples" and "classes", and what `told_skipped` tells.
     """
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
@@ -55,7 +55,7 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
         "data": dataset.name,
         "model": config.model,
         "samples": len(labels),
-        "skipped": len(dataset.skipped) + len(encoder.skipped),
+        **told_skipped([*dataset.skipped, *encoder.skipped]),
         "classes": len(dataset.class_names),
         "accuracy": found[config.template],
         "test_labels_known": dataset.test.truth_known,
@@ -80,14 +80,14 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
     Returns
     -------
     dict
-        "accuracy", and "per_class" by name for classes that have samples; besides "run", "data", and the numbers of
-        "samples" and "skipped".
+        "accuracy", and "per_class" by name for classes that have samples; besides "run", "data", the number of
+        "samples", and what `told_skipped` tells.
     """
     classifier = load(run)
     dataset = open_dataset(source, test_fraction=0, skip_bad=skip_bad)
     say_notes(dataset, reporter)
     labels = renumbered(dataset, classifier.class_names_, f"the {len(classifier.class_names_)} classes of {run}")
-    judged, skipped = dataset.judged, len(dataset.skipped)
+    judged, skipped = dataset.judged, list(dataset.skipped)
     features = judged.items
     trained_on = Run(run).description().data
     if judged is dataset.train and trained_on and os.path.realpath(trained_on) == os.path.realpath(dataset.source):
@@ -97,7 +97,7 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
     if not dataset.holds_features:  # else not even the checkpoint is needed
         encoder = classifier.encoder(reporter, skip_bad)
         features, tested = encoder(judged, "test")
-        labels, skipped = labels[tested], skipped + len(encoder.skipped)
+        labels, skipped = labels[tested], skipped + encoder.skipped
     right = train.predict(classifier.features(features), classifier.classify()) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
     hits = np.bincount(labels[right], minlength=len(counts))
@@ -109,5 +109,5 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
         "test_labels_known": judged.truth_known,
         "accuracy": 100.0 * float(right.mean()),
         "per_class": {name: 100.0 * hits[c] / counts[c] for c, name in enumerate(classifier.class_names_) if counts[c]},
-        "skipped": skipped,
+        **told_skipped(skipped),
     }

@@ -19,7 +19,7 @@ from dspt.internal.progress import Reporter
 from dspt.learners import open_encoder
 from dspt.noise.labelfiles import label_file
 from dspt.problem import given_split
-from dspt.workflows.train import say_notes
+from dspt.workflows.train import say_notes, told_skipped
 
 # Classes a picture has room for; of more, those with the most wrong labels are drawn.
 MOST_DRAWN = 500
@@ -66,7 +66,7 @@ def mislabel(
     -------
     dict
         "labels" and "wrong" are numbers of labels, "rate" is the share of wrong ones in 0..1, "most_common" the ten
-        most common mistakes; besides "data", "noise", "seed", "skipped", "file" and "picture".
+        most common mistakes; besides "data", "noise", "seed", "file", "picture", and what `told_skipped` tells.
     """
     spec = noise.parse(kind)
     picture = picture or out.with_suffix(".png")
@@ -108,7 +108,7 @@ def mislabel(
             }
             for i in order[:10]
         ],
-        "skipped": len(dataset.skipped) + (len(encoder.skipped) if encoder else 0),
+        **told_skipped([*dataset.skipped, *(encoder.skipped if encoder else ())]),
         "file": str(out),
         "picture": str(picture),
     }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dspt import noise
 from dspt.config import Settings
 from dspt.data import Dataset, open_dataset
-from dspt.internal.errors import InputError
+from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import Task, pose
 from dspt.runs import Description, Learnt, Result, Run, default_folder, learn
@@ -72,6 +74,12 @@ def say_notes(dataset: Dataset, reporter: Reporter) -> None:
     """Tell the user what was decided for a dataset, such as which test split is used."""
     for note in dataset.notes:
         reporter.say(f"note: {note}")
+
+
+def told_skipped(faults: Sequence[Fault]) -> dict[str, Any]:
+    """Return what was left out as JSON can hold it: "skipped", the number, and "skipped_entries", all of them."""
+    entries = [{"split": fault.split, "item": fault.name, "reason": fault.reason} for fault in faults]
+    return {"skipped": len(entries), "skipped_entries": entries}
 
 
 def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Description:
