@@ -16,7 +16,6 @@ from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.internal.progress import Reporter
 from dspt.posterior import noise_rate
-from dspt.workflows.train import Encoder, given_labels, open_text_tower
 
 NOISES = ("none", "sym:0.2", "sym:0.4", "sym:0.6", "sym:0.8", "pair:0.2", "pair:0.3", "pair:0.4")
 
@@ -31,8 +30,8 @@ def main() -> None:
 
     config = Config(model=asked.model)
     dataset = open_dataset(asked.data)
-    tower = open_text_tower(config)
-    features, kept = Encoder(tower.checkpoint, config, Reporter())(dataset.train, "train")
+    tower = learners.open_text_tower(config)
+    features, kept = learners.open_encoder(config, tower.checkpoint, Reporter())(dataset.train, "train")
     blur = np.random.default_rng(0).standard_normal(features.shape)
     features = features + asked.blur * blur
     features /= np.linalg.norm(features, axis=1, keepdims=True)
@@ -45,7 +44,7 @@ def main() -> None:
     print("| noise | wrong labels (%) | estimate (%) | standard error | greatest mistake |")
     print("|---|---|---|---|---|")
     for spec in map(noise.parse, NOISES):
-        given = [given_labels(dataset, spec, seed)[kept] for seed in asked.seeds]
+        given = [spec.apply(dataset.train.best_labels, len(dataset.class_names), seed)[kept] for seed in asked.seeds]
         wrong = [100 * float((labels != true).mean()) for labels in given]
         found = [noise_rate.estimate_noise_rate(logits, torch.from_numpy(labels)) for labels in given]
         rates = [100 * one.rate for one in found]

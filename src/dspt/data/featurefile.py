@@ -97,7 +97,10 @@ def _safetensors(path: Path) -> tuple[dict[str, np.ndarray], list[str] | None]:
         ) from None
     if text is None:
         return arrays, None
-    names = parse_json(text, f"{path}: classnames")
+    try:
+        names = parse_json(text)
+    except InputError as error:
+        raise InputError(f"{path}: classnames must be a JSON list of texts; it is {error}") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{path}: classnames must be a JSON list of texts")
     return arrays, names

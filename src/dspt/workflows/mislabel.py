@@ -87,11 +87,12 @@ def mislabel(
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)
     order = np.flatnonzero(wrong)[np.argsort(-counts[wrong], kind="stable")]
-    noise.write_split(out, dataset, split)
     drawn = _most_wrong(true, given, len(names))
     total = int((true != given).sum())
     title = f"{spec}, seed {seed}: {total:,} of {len(true):,} labels wrong ({total / len(true):.1%})"
     plots.confusion(picture, _shares(true, given, drawn), [names[c] for c in drawn], title)
+    # Last: a picture of our own may be replaced, so that the command can be given again after Ctrl-C.
+    noise.write_split(out, dataset, split)
     return {
         "data": dataset.name,
         "noise": str(spec),
