@@ -92,7 +92,7 @@ def test_train_eval_predict_zeroshot_and_noise(shown, photos, clip, trained):
     assert r"la\x1bbels.csv" in said
 
 
-def test_a_source_whose_name_is_no_text(shown, clip, tmp_path):
+def test_a_source_whose_name_is_no_text(shown, clip, tmp_path, caplog):
     data = Path(os.fsdecode(os.fsencode(tmp_path) + b"/da\xffta"))
     for c, name in enumerate(("cat", "dog")):
         (data / name).mkdir(parents=True)
@@ -103,6 +103,7 @@ def test_a_source_whose_name_is_no_text(shown, clip, tmp_path):
     assert r"da\xffta" in shown("zeroshot", data, "--model", clip)
     shown("noise", data, "--noise", "sym:0.5", "--out", data / "labels.csv")
     shown("report", "--runs", ".")
+    assert r"da\xffta has no test folder" in caplog.text, "what Python users hear is printable, too"
 
 
 def test_what_was_left_out_is_a_table_no_spreadsheet_calculates(tmp_path):

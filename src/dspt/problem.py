@@ -16,6 +16,7 @@ from dspt.config import Config, Settings
 from dspt.data import Dataset, Split, few_shot
 from dspt.internal.checks import check_labels
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import printable
 from dspt.internal.progress import Reporter
 from dspt.learners import Learner, Parameters, Reader
 from dspt.methods import Method
@@ -188,7 +189,7 @@ def given_split(
         return split
 
     def warn(sentence: str) -> None:
-        _log.warning("%s", sentence)
+        _log.warning("%s", printable(sentence))
         reporter.say(f"note: {sentence}")
 
     if spec.kind == "file" and spec.path:

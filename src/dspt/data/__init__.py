@@ -13,6 +13,7 @@ from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
 from dspt.data.dataset import Dataset, Split, few_shot, without
 from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
+from dspt.internal.names import printable
 
 __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 
@@ -81,7 +82,7 @@ def open_dataset(
     if exclude:
         found = without(found, exclude)
     for note in found.notes:
-        _log.warning("%s", note)
+        _log.warning("%s", printable(note))
     found = replace(found, source=str(source))
     if test is None:
         return found

@@ -134,7 +134,8 @@ class Survey:
         total = {name: sum(sizes) for name, sizes in self.sizes.items()}
         least, most = min(total, key=lambda name: total[name]), max(total, key=lambda name: total[name])
         out = [f"{self.name}: {self.train + self.test:,} images, {self.train:,} train and {self.test:,} test"]
-        words = f"{len(total)}, from {total[least]:,} images ({least!r}) to {total[most]:,} ({most!r})"
+        span = f"from {total[least]:,} images ({least!r}) to {total[most]:,} ({most!r})"
+        words = f"{len(total)}, {span if total[least] < total[most] else f'{total[least]:,} images each'}"
         out.append(f"  classes      {words}")
         if empty := [name for name, size in total.items() if not size]:
             out.append(f"  empty        class {listed(empty)}")
