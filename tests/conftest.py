@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import tiny_clip
 from hypothesis import HealthCheck, settings
+from interrupted import Victims
 from PIL import Image
 from problems import feature_file
 
@@ -41,6 +43,15 @@ def text_tower(tmp_path_factory) -> str:
 def data(tmp_path_factory) -> str:
     """Return a feature file that fits both checkpoints."""
     return str(feature_file(tmp_path_factory.mktemp("data") / "pets.npz"))
+
+
+@pytest.fixture(scope="session")
+def victims() -> Iterator[Victims]:
+    """Return a function that runs a command line to which something happens at a given step."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("forks its victims, and looks where they write")
+    with Victims() as started:
+        yield started
 
 
 @pytest.fixture

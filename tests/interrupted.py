@@ -1,82 +1,244 @@
-"""Commands that are stopped at a given step: just before they change a file, not after some time.
+"""Commands to which something happens at a given step: just before they change a file, not after some time.
 
-    python tests/interrupted.py ctrl-c 3 PATH ARGUMENT...   Ctrl-C in `dspt ARGUMENT...` before the third change
-    python tests/interrupted.py kill PATH ARGUMENT...       kill -9 before the first change, in what goes on from
-                                                            there before its second, and so on to the end
+    with Victims() as dspt:
+        done = dspt("train", data, "--out", out, fault=Fault("kill", 3, out))
 
-A change is that a file is opened to be written, renamed or removed, or a folder made, whose path begins with PATH.
+runs `dspt train ...` in a process that is killed before its third change of a file whose path begins with `out`. A
+change is that a file is opened to be written, written to, synced, renamed or removed, or a folder made or removed.
+Instead of a kill it may be Ctrl-C, or an error of the operating system such as ENOSPC: that change fails, and so does
+every later one that needs room.
+
+Each command is forked from one process in which everything is imported already, so that a hundred of them are quick;
+one without threads, which would not live on in the fork.
 """
 
 from __future__ import annotations
 
+import builtins
+import errno
+import gc
+import io
+import json
+import mmap
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
-from itertools import count
+import tempfile
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 
-def before_change(place: str, number: int, action: Callable[[str, str], None]) -> None:
-    """Have `action(event, path)` done before the `number`-th change in this process."""
-    numbers = count(1)
+@dataclass(frozen=True)
+class Fault:
+    """What happens, before which change, of files whose path begins with what."""
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
+    how: str  # "kill", "ctrl-c", or the name of an errno
+    number: int
+    place: str | Path
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a command."""
+
+    status: int  # as `subprocess` tells it: -9 after a kill
+    out: str
+    err: str
+    changes: int  # of files in the place of the fault
+
+    @property
+    def killed(self) -> bool:
+        return self.status == -signal.SIGKILL
+
+    @property
+    def sentence(self) -> str:
+        """The one sentence in which a command says why it stopped; fails if it says anything else."""
+        lines = [line for line in self.err.splitlines() if line.startswith("dspt: ")]
+        assert self.status in (1, 2), self
+        assert len(lines) == 1, self
+        assert "Traceback" not in self.err, self.err
+        return lines[0]
+
+
+class Victims:
+    """A process that forks commands, and things happen to them."""
+
+    def __enter__(self) -> Victims:
+        here = Path(__file__)
+        path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, str(here)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def __call__(self, *arguments: object, fault: Fault | None = None, code: str = "") -> Done:
+        """Return what became of `dspt ARGUMENTS...`, or of a piece of Python."""
+        asked = {
+            "arguments": [str(argument) for argument in arguments],
+            "code": code,
+            "fault": fault and {**asdict(fault), "place": str(fault.place)},
+            "cache": os.environ.get("DSPT_CACHE"),
+        }
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return Done(**json.loads(self._process.stdout.readline()))
+
+
+# Below, what happens in the process.
+
+_NEED_ROOM = ("open", "write", "fsync", "mkdir")
+_EVENTS = {
+    "os.rename": ("rename", 2),
+    "os.remove": ("remove", 1),
+    "os.mkdir": ("mkdir", 2),
+    "os.rmdir": ("rmdir", 1),
+}
+
+
+def hurt(fault: Fault, counter: mmap.mmap) -> None:
+    """Have the fault happen in this process; `counter` tells the changes so far."""
+    struck = False
+
+    def before(operation: str, path: str) -> None:
+        nonlocal struck
+        if not path.startswith(str(fault.place)):
+            return
+        number = int.from_bytes(counter[:8], "little") + 1
+        counter[:8] = number.to_bytes(8, "little")
+        now = number == fault.number
+        if now and fault.how == "kill":
+            if operation == "rename" and path.endswith(".tmp") and os.path.isfile(path):
+                os.truncate(path, os.path.getsize(path) // 2)  # a moment ago not all of it was written yet
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif now and fault.how == "ctrl-c":
+            os.kill(os.getpid(), signal.SIGINT)
+        elif fault.how not in ("kill", "ctrl-c") and (now or (struck and operation in _NEED_ROOM)):
+            struck = True
+            code = getattr(errno, fault.how)
+            raise OSError(code, os.strerror(code))
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            flags = arguments[2]
-            changes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-        else:
-            changes = event in ("os.rename", "os.remove", "os.mkdir")
-        if changes and isinstance(arguments[0], (str, bytes, os.PathLike)):
-            path = os.fsdecode(arguments[0])
-            if path.startswith(place) and next(numbers) == number:
-                action(event, path)
+            if isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                before("open", _path(arguments[0]))
+        elif event in _EVENTS:
+            name, folder = _EVENTS[event]
+            before(name, _path(arguments[0], arguments[folder]))
 
+    class Watched(io.FileIO):
+        def write(self, data: Any) -> int | None:
+            before("write", _path(self.name))
+            return super().write(data)
+
+        def fileno(self) -> int:
+            raise io.UnsupportedOperation  # so that numpy and PIL do not write past us
+
+    real_open, real_fsync = io.open, os.fsync
+
+    def watched_open(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        if not set(mode) & set("wax+") or not _path(file).startswith(str(fault.place)):
+            return real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw = Watched(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return buffer if "b" in mode else io.TextIOWrapper(buffer, encoding, errors, newline)
+
+    def watched_fsync(descriptor: int) -> None:
+        before("fsync", _path(descriptor))
+        real_fsync(descriptor)
+
+    builtins.open = io.open = watched_open
+    os.fsync = watched_fsync
     sys.addaudithook(hook)
 
 
-def ctrl_c(event: str, path: str) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def _path(name: Any, folder: Any = None) -> str:
+    """Return the path of a name, which may be relative to a descriptor, or one itself."""
+    if isinstance(name, int):
+        return os.readlink(f"/proc/self/fd/{name}")
+    path = os.fsdecode(name)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
+        path = os.path.join(_path(folder), path)
+    return path
 
 
-def kill(event: str, path: str) -> None:
-    if event == "os.rename":  # a moment ago not all of it was written yet
-        os.truncate(path, os.path.getsize(path) // 2)
-    os.kill(os.getpid(), signal.SIGKILL)
+def serve() -> None:
+    import filelock  # noqa: F401
+    import torch
 
-
-def run(arguments: list[str]) -> None:
-    from dspt import cli
-
-    sys.argv = ["dspt", *arguments]
-    cli.main()
-
-
-def killed_again_and_again(place: str, arguments: list[str]) -> int:
-    """Return how often the command was killed until it came to its end."""
     import dspt.cli
+    import dspt.experiments.figures
+    import dspt.workflows.evaluate
+    import dspt.workflows.mislabel
     import dspt.workflows.train  # noqa: F401 - once, and not in every child
 
-    for number in count(1):
-        child = os.fork()
-        if not child:
-            before_change(place, number, kill)
-            try:
-                run(arguments)
-            except SystemExit as stop:
-                os._exit(stop.code if isinstance(stop.code, int) else 0)
-            finally:
-                os._exit(1)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status != -signal.SIGKILL:
-            break
-    assert status == 0, f"exit status {status}"
-    return number - 1
+    torch.set_num_threads(1)
+    gc.freeze()  # else each child looks through all that was imported
+    for line in sys.stdin:
+        asked = json.loads(line)
+        counter = mmap.mmap(-1, 8)
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            child = os.fork()
+            if not child:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                status = 1
+                try:
+                    status = victim(asked, counter)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(status)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            out.seek(0)
+            err.seek(0)
+            changes = int.from_bytes(counter[:8], "little")
+            answer = {"status": status, "out": out.read(), "err": err.read(), "changes": changes}
+        print(json.dumps(answer), flush=True)
+
+
+def victim(asked: dict[str, Any], counter: mmap.mmap) -> int:
+    if asked["cache"]:
+        os.environ["DSPT_CACHE"] = asked["cache"]
+    # open files of their own: what is left in the parent's buffers is not theirs
+    sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    if asked["fault"]:
+        hurt(Fault(**asked["fault"]), counter)
+    from dspt import cli
+
+    sys.argv = ["dspt", *asked["arguments"]]
+    try:
+        if asked["code"]:
+            exec(asked["code"], {})
+        else:
+            cli.main()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    return 0
 
 
 if __name__ == "__main__":
-    how, *rest = sys.argv[1:]
-    if how == "kill":
-        print(killed_again_and_again(rest[0], rest[1:]))
-    else:
-        before_change(rest[1], int(rest[0]), ctrl_c)
-        run(rest[2:])
+    serve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,7 +25,8 @@ from dspt.data.images import open_image
 from dspt.features import BadImages, contents, embed, encode
 from dspt.features import encoder as features
 from dspt.features import packs as store
-from dspt.internal.errors import InputError
+from dspt.internal.errors import FileError, InputError
+from dspt.internal.files import temporary_name
 from dspt.internal.seeds import Stream
 
 # Between the features of one image that were computed in different batches.
@@ -324,6 +326,84 @@ class TestDamage:
         found = encode(paths, checkpoint, cache=tmp_path / "cache")
         np.testing.assert_array_equal(found, first)
         assert sum(encoded) == 20
+
+    @pytest.mark.parametrize("how", ["one bit", "half of it zero", "another row", "another pack's", "no checksum"])
+    def test_features_that_have_changed_are_made_again_and_it_is_told(
+        self, paths, checkpoint, tmp_path, encoded, caplog, how
+    ):
+        cache = tmp_path / "cache"
+        first = np.array(encode(paths, checkpoint, cache=cache))
+        (pack,) = packs(cache)
+        values = np.load(pack / "features.npy")
+        if how == "one bit":
+            values.view(np.uint32)[7, 0, 3] ^= 1
+        elif how == "another row":
+            values[[0, 1]] = values[[1, 0]]
+        elif how == "another pack's":
+            encode(paths[::-1], checkpoint, cache=tmp_path / "other")
+            (other,) = packs(tmp_path / "other")
+            shutil.copy(other / "checksum", pack)
+            values = np.load(other / "features.npy")
+        else:
+            values[10:] = 0
+        if how == "no checksum":  # from before there were any
+            (pack / "checksum").unlink()
+        np.save(pack / "features.npy", values)
+        encoded.clear()
+        told = []
+        found = encode(paths, checkpoint, cache=cache, tell=told.append)
+        np.testing.assert_array_equal(found, first)
+        assert sum(encoded) == 20
+        sentence = f"feature store {pack}: it is damaged and was removed; its images are encoded again"
+        assert told == [f"note: {sentence}"]
+        assert caplog.messages == [sentence]
+
+    def test_a_damaged_part_is_not_joined(self, paths, checkpoint, tmp_path, encoded):
+        cache = tmp_path / "cache"
+        encode(paths[:8], checkpoint, cache=cache)
+        (part,) = packs(cache)
+        values = np.load(part / "features.npy")
+        values[3:] = 0
+        np.save(part / "features.npy", values)
+        encoded.clear()
+        found = encode(paths, checkpoint, cache=cache)
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+        assert sum(encoded) == 20
+
+    def test_a_pack_from_before_there_were_checksums_is_taken(self, paths, checkpoint, tmp_path, encoded):
+        first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))
+        (pack,) = packs(tmp_path / "cache")
+        (pack / "checksum").unlink()
+        store._SOUND.clear()
+        encoded.clear()
+        np.testing.assert_array_equal(encode(paths, checkpoint, cache=tmp_path / "cache"), first)
+        assert encoded == []
+
+    def test_a_process_computes_a_checksum_once(self, paths, checkpoint, tmp_path, monkeypatch):
+        encode(paths, checkpoint, cache=tmp_path / "cache")
+        monkeypatch.setattr(store.Store, "_start", lambda path: pytest.fail("computed again"))
+        encode(paths, checkpoint, cache=tmp_path / "cache")
+
+    def test_what_killed_processes_left_is_removed(self, paths, checkpoint, tmp_path):
+        encode(paths, checkpoint, cache=tmp_path / "cache")
+        (pack,) = packs(tmp_path / "cache")
+        with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+            dead.wait()
+        left = temporary_name(pack)
+        left = left.with_name(left.name.replace(f"-{os.getpid()}-", f"-{dead.pid}-"))
+        left.mkdir()
+        encode(paths, checkpoint, cache=tmp_path / "cache")
+        assert os.listdir(pack.parent) == [pack.name]
+
+    def test_too_few_file_handles_make_no_bad_image(self, paths, checkpoint, tmp_path, monkeypatch):
+        """Else an image would be left out because the machine was busy."""
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr("dspt.data.images.open", refused, raising=False)
+        with pytest.raises(FileError, match=r"000.bmp: cannot be read \(Too many open files\); raise the limit"):
+            encode(paths, checkpoint, cache=tmp_path / "cache", all_bad=True)
 
     def test_digests_of_other_images_are_noticed(self, paths, checkpoint, tmp_path, encoded):
         first = np.array(encode(paths, checkpoint, cache=tmp_path / "cache"))

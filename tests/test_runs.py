@@ -4,16 +4,18 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from interrupted import Fault
 from problems import NAMES, feature_file, finished_run, labels_in
-from safetensors.numpy import load_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
+import dspt
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.runs import Result, Run, find
@@ -21,7 +23,7 @@ from dspt.train import State
 from dspt.workflows.train import run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def clip(text_tower):
     return text_tower
 
@@ -49,7 +51,9 @@ def test_a_run_folder_explains_itself(clip, data, tmp_path):
     assert result.epochs_averaged == 2
     assert result.last_accuracy == records[-1]["accuracy"]
     assert result.wrong_labels == 0.5
-    assert json.loads((folder / "result.json").read_text()) == result.as_dict()
+    written = json.loads((folder / "result.json").read_text())
+    assert written.pop("seal").keys() == {"identity", "records", "digest"}
+    assert written == result.as_dict()
 
 
 def test_a_label_file_of_one_run_can_be_given_to_another(clip, data, tmp_path):
@@ -57,7 +61,8 @@ def test_a_label_file_of_one_run_can_be_given_to_another(clip, data, tmp_path):
     first = run(data, config, "pair:0.4", tmp_path / "a")
     second = run(data, config, f"file:{tmp_path / 'a' / 'labels.csv'}", tmp_path / "b")
     assert second.accuracy == first.accuracy
-    assert context_bytes(tmp_path / "a") == context_bytes(tmp_path / "b")
+    ours, theirs = (load_file(tmp_path / name / "context.safetensors") for name in "ab")
+    assert {name: value.tobytes() for name, value in ours.items()} == {n: v.tobytes() for n, v in theirs.items()}
 
 
 def test_a_done_run_is_not_repeated(clip, data, tmp_path):
@@ -167,9 +172,6 @@ def test_a_damaged_file_is_named(clip, data, tmp_path, name):
         run(data, config, "none", tmp_path / "run")
 
 
-INTERRUPTED = Path(__file__).with_name("interrupted.py")
-
-
 def command(clip, data, out, *more):
     return [
         *("train", data, "--model", clip, "--method", "coop", "--noise", "sym:0.4"),
@@ -177,51 +179,44 @@ def command(clip, data, out, *more):
     ]
 
 
-def python(*arguments):
-    # one thread: the processes that are forked in the test of kills must not have any
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def context_bytes(folder: Path) -> bytes:
     return (folder / "context.safetensors").read_bytes()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="forks its victims")
-def test_kill_9_at_any_step_loses_nothing(clip, data, tmp_path):
+def test_kill_9_at_any_step_loses_nothing(victims, clip, data, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "killed"
-    done = python("-m", "dspt", *command(clip, data, whole))
-    assert done.returncode == 0, done.stderr
-    done = python(INTERRUPTED, "kill", out, *command(clip, data, out, "-q"))
-    assert done.returncode == 0, done.stderr
+    done = victims(*command(clip, data, whole))
+    assert done.status == 0, done.err
+    for number in count(1):  # each goes on from where the one before it was killed, and comes a little further
+        done = victims(*command(clip, data, out, "-q"), fault=Fault("kill", number, out))
+        if not done.killed:
+            break
+    assert done.status == 0, done.err
     # before each file of the run was written, and before the record and the state of several epochs
-    assert int(done.stdout.splitlines()[-1]) > 10
+    assert number > 20
     for name in ("context.safetensors", "metrics.jsonl", "labels.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (out, whole))
     assert ours["accuracy"] == theirs["accuracy"]
+    assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole.iterdir())
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", ".state.safetensors"])
-def test_ctrl_c_saves_and_says_how_to_go_on(clip, data, tmp_path, file):
+@pytest.mark.parametrize(("file", "number"), [("metrics.jsonl", 7), (".state.safetensors", 12)])
+def test_ctrl_c_saves_and_says_how_to_go_on(victims, clip, data, tmp_path, file, number):
     """Before the record of an epoch is written, and before its state takes its place."""
     out = tmp_path / "run"
-    stopped = python(INTERRUPTED, "ctrl-c", 7, out / file, *command(clip, data, out, "--overwrite"))
-    assert stopped.returncode == 130, stopped.stderr
-    assert stopped.stdout == ""
-    assert "Traceback" not in stopped.stderr
-    assert f"To go on: dspt train {data}" in stopped.stderr
-    assert "--overwrite" not in stopped.stderr, "going on must not start anew"
+    stopped = victims(*command(clip, data, out, "--overwrite"), fault=Fault("ctrl-c", number, out / file))
+    assert stopped.status == 130, stopped.err
+    assert stopped.out == ""
+    assert "Traceback" not in stopped.err
+    assert f"To go on: dspt train {data}" in stopped.err
+    assert "--overwrite" not in stopped.err, "going on must not start anew"
     epochs = Run(out).load_state()[0].epochs_done
     assert epochs == len((out / "metrics.jsonl").read_text().splitlines()) >= 3
     assert not (out / "result.json").exists()
-    done = python("-m", "dspt", *command(clip, data, out))
-    assert f"going on after epoch {epochs} of 12" in done.stderr
-    assert json.loads(done.stdout)["epochs"] == 12
+    done = victims(*command(clip, data, out))
+    assert f"going on after epoch {epochs} of 12" in done.err
+    assert json.loads(done.out)["epochs"] == 12
 
 
 def test_a_run_without_an_epoch_has_no_accuracy_of_its_own(clip, data, tmp_path):
@@ -357,3 +352,198 @@ def test_all_of_a_state_is_saved(tmp_path):
 def test_a_parameter_is_not_lost_under_the_name_of_the_prototypes(tmp_path):
     with pytest.raises(ValueError, match="cannot be called prototypes"):
         Run(tmp_path).save_learnt({"prototypes": torch.ones(1)}, None)
+
+
+@pytest.fixture(scope="module")
+def finished(clip, data, tmp_path_factory) -> dict[str, Path]:
+    """Return two runs that differ in their seed alone."""
+    folders = {name: tmp_path_factory.mktemp("finished") / name for name in ("run", "other")}
+    for seed, folder in enumerate(folders.values()):
+        run(data, Config(model=clip, epochs=3, seed=seed), "none", folder)
+    return folders
+
+
+@pytest.fixture
+def folder(finished, tmp_path) -> Path:
+    """Return a copy of a finished run."""
+    return shutil.copytree(finished["run"], tmp_path / "run")
+
+
+def unfinished(folder: Path) -> Path:
+    (folder / "result.json").unlink()
+    return folder
+
+
+def flip(path: Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+
+
+def edit_json(path: Path, change) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def edit_metadata(path: Path, change) -> None:
+    with safe_open(path, framework="np") as file:
+        known = json.loads(file.metadata()["dspt"])
+    change(known)
+    save_file(load_file(path), path, {"dspt": json.dumps(known)})
+
+
+def unsealed(folder: Path) -> Path:
+    """Return a run folder as it was written before there were seals."""
+    edit_json(folder / "config.json", lambda described: described.update(format=1))
+    edit_json(folder / "result.json", lambda figures: figures.pop("seal"))
+    for name, kept in (("state.safetensors", ("epochs_done", "seconds")), ("context.safetensors", ())):
+        with safe_open(folder / name, framework="np") as file:
+            known = json.loads(file.metadata()["dspt"])
+        metadata = {key: known[key] for key in kept} or {"format": "1"}
+        save_file(load_file(folder / name), folder / name, metadata)
+    return folder
+
+
+OTHERS = "{} belongs to another run than config.json, or one of them was changed; remove the folder"
+READERS = {"context.safetensors": Run.load_learnt, "state.safetensors": Run.load_state, "result.json": Run.result}
+
+
+class TestIntegrity:
+    """What has changed since it was written, or belongs to another run, is refused in one sentence."""
+
+    @pytest.mark.parametrize("name", ["context.safetensors", "state.safetensors"])
+    @pytest.mark.parametrize("place", [0.6, 0.8, 0.999])
+    def test_a_flipped_bit(self, folder, name, place):
+        flip(folder / name, place)
+        with pytest.raises(InputError, match=f"{name} is damaged; remove the folder"):
+            READERS[name](Run(folder))
+
+    @pytest.mark.parametrize("name", READERS)
+    def test_a_file_of_another_run(self, finished, folder, name):
+        shutil.copy(finished["other"] / name, folder / name)
+        with pytest.raises(InputError, match=OTHERS.format(name)):
+            READERS[name](Run(folder))
+
+    @pytest.mark.parametrize("name", READERS)
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda described: described["class_names"].reverse(),
+            lambda described: described["settings"].update(lr=0.1),
+            lambda described: described.update(logit_scale=described["logit_scale"] / 2),
+        ],
+    )
+    def test_a_config_that_was_changed(self, folder, name, change):
+        edit_json(folder / "config.json", change)
+        with pytest.raises(InputError, match=OTHERS.format(name)):
+            READERS[name](Run(folder))
+        told = []
+        assert find(folder, told.append) == []
+        assert len(told) == 1
+
+    @pytest.mark.parametrize("name", ["config.json", "result.json"])
+    def test_what_is_nested_deeper_than_anything_of_ours(self, folder, name):
+        edit_json(folder / name, lambda value: value.update(deep=0))
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace('"deep": 0', '"deep": ' + '{"a":' * 900 + "0" + "}" * 900))
+        with pytest.raises(InputError, match=r"run: "):
+            Run(folder).result()
+
+    def test_what_does_not_count_may_change(self, folder):
+        edit_json(folder / "config.json", lambda described: described.update(data="moved.npz"))
+        edit_json(folder / "config.json", lambda described: described["settings"].update(device="cpu"))
+        for read in READERS.values():
+            assert read(Run(folder)) is not None
+
+    @pytest.mark.parametrize("change", [{"epochs_done": "2"}, {"seconds": "0"}, {"records": ""}])
+    def test_a_state_that_claims_something_else(self, folder, change):
+        edit_metadata(folder / "state.safetensors", lambda known: known.update(change))
+        with pytest.raises(InputError, match=r"state.safetensors is damaged"):
+            Run(folder).load_state()
+
+    @pytest.mark.parametrize("change", [{"accuracy": 99.0}, {"epochs": 4}, {"noise": "sym:0.2"}, {"new": 1.0}])
+    def test_a_figure_that_was_changed(self, folder, change):
+        edit_json(folder / "result.json", lambda figures: figures.update(change))
+        with pytest.raises(InputError, match=r"result.json is damaged"):
+            Run(folder).result()
+
+    def test_a_figure_without_its_seal(self, folder):
+        edit_json(folder / "result.json", lambda figures: figures.pop("seal"))
+        with pytest.raises(InputError, match=r"result.json is damaged"):
+            Run(folder).result()
+
+    @pytest.mark.parametrize("done", [True, False])
+    def test_the_record_of_an_epoch_that_was_changed(self, folder, done):
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        record = json.loads(lines[1])
+        lines[1] = json.dumps(record | {"loss": record["loss"] / 2})
+        (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+        with pytest.raises(InputError, match=r"metrics.jsonl is damaged"):
+            Run(folder).records() if done else Run(unfinished(folder)).load_state()
+
+    def test_runs_without_seals_are_read_as_before(self, clip, data, finished, folder):
+        """Finished and half done."""
+        x = np.eye(16, dtype=np.float32)
+        expected, judged = Run(folder).result(), dspt.load(folder).decision_function(x)
+        old = unsealed(folder)
+        assert Run(old).result() == expected
+        assert np.array_equal(dspt.load(old).decision_function(x), judged)
+        again = run(data, Config(model=clip, epochs=3, seed=0), "none", unfinished(old))
+        assert again.accuracy == expected.accuracy
+        assert Run(old).result() == again
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (lambda p: np.full_like(p, np.nan), "context.safetensors is damaged"),
+            (lambda p: np.where(p == p.max(), np.inf, p), "context.safetensors is damaged"),
+            (lambda p: p[:3], r"prototypes of shape \(3, 16\), and config.json names 4 classes"),
+            (lambda p: p[0], r"prototypes of shape \(16,\), and config.json names 4 classes"),
+        ],
+    )
+    def test_prototypes_that_make_no_sense(self, folder, change, sentence):
+        old = unsealed(folder)
+        learnt = load_file(old / "context.safetensors")
+        learnt["prototypes"] = np.ascontiguousarray(change(learnt["prototypes"]))
+        save_file(learnt, old / "context.safetensors", {"format": "1"})
+        with pytest.raises(InputError, match=sentence):
+            dspt.load(old)
+
+    @pytest.mark.parametrize("scale", [0, -1.0, 1000.0, float("nan"), float("inf")])
+    def test_a_scale_that_clip_cannot_have(self, folder, scale):
+        old = unsealed(folder)
+        edit_json(old / "config.json", lambda described: described.update(logit_scale=scale))
+        with pytest.raises(InputError, match="the logit scale is"):
+            dspt.load(old)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+def test_the_files_of_a_run_share_one_mode(finished):
+    assert len({path.stat().st_mode for path in finished["run"].iterdir()}) == 1
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(clip, data, folder):
+    left = [".state.safetensors.0123abcd-17-89abcdef.tmp", f".config.json.{os.getpid()}-89abcdef.tmp"]
+    for name in left:
+        (folder / name).write_text("half of")
+    run(data, Config(model=clip, epochs=3, seed=0), "none", folder)
+    assert not [name for name in left if (folder / name).exists()]
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_kept(clip, data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(InputError, match=r"run: its .lock is a link to another file; remove it"):
+        run(data, Config(model=clip, epochs=1), "none", tmp_path / "run")
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "result.json", "metrics.jsonl"])
+def test_files_that_are_called_like_those_of_a_run_are_left_alone(clip, data, tmp_path, name):
+    (tmp_path / name).write_text("the user's")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=rf"files of something else in it \({name}\)"):
+            run(data, Config(model=clip, epochs=1), "none", tmp_path, overwrite)
+    assert (tmp_path / name).read_text() == "the user's"

@@ -322,9 +322,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             A new folder, or one that holds a saved classifier, which is replaced.
         """
         check_is_fitted(self)
-        run = Run(directory)
-        if run.is_begun:
-            raise InputError(f"folder {directory}: it holds a run of dspt train; give another one")
         description = Description(
             settings=self._config(),
             class_names=self.class_names_,
@@ -333,11 +330,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             logit_scale=self.logit_scale_,
             labels=tuple(self.classes_.tolist()),
         )
-        run.check_ours()
-        with run.locked():
-            run.clear()
-            run.save_learnt(self.parameters_, self.prototypes_)
-            run.begin(description)
+        Run(directory).save(description, self.parameters_, self.prototypes_)
 
     def _config(self) -> Config:
         parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dspt.internal.errors import InputError
+from dspt.internal.errors import FileError, InputError
 from dspt.internal.files import check_free, replacing
 from dspt.internal.names import printable
 
@@ -348,7 +348,7 @@ def check_path(path: Path, overwrite: bool = False) -> None:
     # folders that are not there yet are made in the nearest one that is
     there = next(folder for folder in path.absolute().parents if folder.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise InputError(f"{path}: its folder cannot be written to; give another name")
+        raise FileError(f"{path}: its folder cannot be written to; choose another place")
     check_free(path, overwrite, MARK)
 
 

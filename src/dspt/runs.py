@@ -9,12 +9,14 @@
     context.safetensors   what was learnt: the parameters, and the class prototypes they give
     result.json           the figures of the finished run
 
-Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended. torch is imported only
-where tensors are: tables and reports are made without it.
+Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended. State, context and
+result are sealed: they carry a digest of what they hold and of the config.json they belong to, and are refused when
+either has changed. torch is imported only where tensors are: tables and reports are made without it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -33,11 +35,14 @@ from dspt.data import cifar, featurefile, manifest, nine
 from dspt.internal.checks import check_names, check_scale, is_number
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import (
+    append_text,
     check_regular,
     parse_json,
     read_json,
     read_text,
+    remove_left,
     replacing,
+    told,
     uninterrupted,
     write_faults,
     write_json,
@@ -54,13 +59,19 @@ if TYPE_CHECKING:
     from dspt.problem import Task
     from dspt.train import Record, State
 
-FORMAT = 1
+# Runs of format 1 have no seals.
+FORMAT = 2
+_FORMATS = (1, FORMAT)
 
 CONFIG, RESULT, ENVIRONMENT = "config.json", "result.json", "environment.json"
 LABELS, SKIPPED, METRICS = "labels.csv", "skipped.csv", "metrics.jsonl"
 STATE, LEARNT = "state.safetensors", "context.safetensors"
-# config.json first: without it the folder is no run any more, so a kill leaves nothing that could be taken for one.
 _FILES = (CONFIG, RESULT, ENVIRONMENT, LABELS, SKIPPED, METRICS, STATE, LEARNT)
+# What config.json is renamed to when a run is cleared, which ends the run; whatever is beside it is nobody's any more.
+_CLEARED = ".cleared.json"
+# The config.json of a classifier that is being saved over another; it counts once what was learnt is sealed to it.
+_COMING = ".coming.json"
+_SEAL = "seal"
 
 # The parts of a state that are named tensors; a tensor is saved under the name of its part and its own.
 _GROUPS = {"parameters": "learnt", "momentum": "momentum", "memory": "memory"}
@@ -104,7 +115,7 @@ class Description:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Description:
         """Return what JSON says. A setting that came with a later version has its default."""
-        if values.get("format", FORMAT) != FORMAT:
+        if values.get("format", FORMAT) not in _FORMATS:
             raise InputError(f"format {values['format']!r}: not known; it was made by another version of dspt")
         names, settings, labels = values["class_names"], values["settings"], values.get("labels")
         sound = (
@@ -242,24 +253,28 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._known: str | None = None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process alone."""
+        """Hold the folder for this process alone, and remove the temporary files of those that were killed in it."""
         from filelock import FileLock, Timeout
 
-        try:
+        with told(f"run folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise InputError(
-                f"run folder {self.path}: another process is training in it; wait for it",
-                "or choose another folder with `out`",
-            ) from None
-        except OSError as error:
-            raise InputError(f"run folder {self.path}: cannot be written ({error.strerror})") from None
+            file = self.path / ".lock"
+            if file.is_symlink():  # a lock would open what it points to
+                raise InputError(f"run folder {self.path}: its .lock is a link to another file; remove it")
+            lock = FileLock(file, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise InputError(
+                    f"run folder {self.path}: another process is training in it; wait for it",
+                    "or choose another folder with `out`",
+                ) from None
         try:
+            remove_left(self.path, everything=True)
             yield
         finally:
             lock.release()
@@ -268,8 +283,11 @@ class Run:
         """Write what the run is, or check that the folder holds the same run."""
         if overwrite:
             self.clear()
+        with told(f"run folder {self.path}"):
+            self._remove_cleared()
         self.check_ours()
-        if not (self.path / CONFIG).exists():
+        self._known = None
+        if not self._config().exists():
             write_json(self.path / ENVIRONMENT, environment())
             write_json(self.path / CONFIG, description.as_dict())
         elif difference := self.description().difference(description):
@@ -282,27 +300,46 @@ class Run:
         """Raise `InputError` if there is anything in the folder that dspt did not write."""
         if not self.path.is_dir():
             return
-        names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        found = {p.name for p in self.path.iterdir()}
+        names = sorted(name for name in found if not name.startswith("."))
         strange = [name for name in names if name not in _FILES]
         if not strange and CONFIG in names:
-            found = _read_json(self.path / CONFIG, f"run folder {self.path}")
-            if not (isinstance(found, dict) and {"format", "settings", "class_names"} <= found.keys()):
+            described = _read_json(self.path / CONFIG, f"run folder {self.path}")
+            if not (isinstance(described, dict) and {"format", "settings", "class_names"} <= described.keys()):
                 strange = [CONFIG]
+        elif not strange and not found & {_CLEARED, _COMING}:
+            # it is written before all that says anything
+            strange = [name for name in names if name != ENVIRONMENT]
         if strange:
             raise InputError(
                 f"run folder {self.path}: it has files of something else in it ({strange[0]}); give another folder"
             )
 
     def clear(self) -> None:
-        """Remove the files of the run, if all that is there is one."""
-        self.check_ours()
-        for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
+        """Remove the files of the run, if all that is there is one. A kill leaves all of it or no run."""
+        with told(f"run folder {self.path}"):
+            self._remove_cleared()
+            self.check_ours()
+            if (self.path / CONFIG).exists():
+                os.replace(self.path / CONFIG, self.path / _CLEARED)
+                self._remove_cleared()
+            (self.path / _COMING).unlink(missing_ok=True)
+        self._known = None
+
+    def _remove_cleared(self) -> None:
+        """Remove what is left of a run that was cleared, if one was."""
+        cleared = self.path / _CLEARED
+        if not cleared.exists():
+            return
+        if not (self.path / CONFIG).exists():
+            for name in _FILES:
+                (self.path / name).unlink(missing_ok=True)
+        cleared.unlink()
 
     @property
     def is_done(self) -> bool:
         """Whether the run is finished."""
-        return (self.path / RESULT).exists()
+        return (self.path / RESULT).exists() and (self.path / CONFIG).exists()
 
     @property
     def is_begun(self) -> bool:
@@ -311,7 +348,7 @@ class Run:
 
     def description(self) -> Description:
         """Return what the run is."""
-        found = _read_json(self.path / CONFIG, f"run folder {self.path}")
+        found = self._described()
         try:
             return Description.from_dict(found)
         except InputError as error:
@@ -321,17 +358,70 @@ class Run:
 
     def result(self) -> Result | None:
         """Return the figures of the finished run, or None."""
-        if not self.is_done:
+        found = self._read_result()
+        if found is None:
             return None
-        found = _read_json(self.path / RESULT, f"run folder {self.path}")
         try:
-            return Result.from_dict(found)
+            return Result.from_dict(found[0])
         except (TypeError, ValueError, KeyError, AttributeError):
             raise self._damaged(RESULT) from None
 
     def finish(self, result: Result) -> None:
         """Write the figures of the finished run."""
-        write_json(self.path / RESULT, result.as_dict())
+        figures = result.as_dict()
+        seal = {"identity": self.identity(), "records": _digest(*self._lines())}
+        seal["digest"] = _digest(_canonical(seal), _canonical(figures))
+        write_json(self.path / RESULT, {**figures, _SEAL: seal})
+
+    def _read_result(self) -> tuple[Any, Mapping[str, str]] | None:
+        """Return the figures and their seal, which is empty for runs of format 1; None if the run is not finished."""
+        if not self.is_done:
+            return None
+        figures = _read_json(self.path / RESULT, f"run folder {self.path}")
+        seal = figures.pop(_SEAL, {}) if isinstance(figures, dict) else {}
+        if not isinstance(seal, dict):
+            raise self._damaged(RESULT)
+        digest = seal.pop("digest", None)
+        self._check_seal(RESULT, seal, digest, lambda: _digest(_canonical(seal), _canonical(figures)))
+        return figures, seal
+
+    def identity(self) -> str:
+        """Return what tells the run from every other: a digest of all in config.json that counts."""
+        if self._known is None:
+            there = self._config().exists()
+            self._known = _identity(self._described()) if there else ""
+        return self._known
+
+    def _check_seal(self, name: str, seal: Mapping[str, Any], digest: object, holds: Callable[[], str]) -> None:
+        """Raise `InputError` unless a file is as it was written, and beside the config.json that it belongs to."""
+        if digest is None and "identity" not in seal:
+            described = self._described() if self._config().exists() else {}
+            if isinstance(described, dict) and described.get("format") == FORMAT:
+                raise self._damaged(name)
+            return  # there were no seals yet
+        if seal.get("identity") != self.identity():
+            raise InputError(
+                f"run folder {self.path}: {name} belongs to another run than {CONFIG}, or one of them was changed; "
+                "remove the folder",
+                f"or {_ANEW}",
+            )
+        if digest != holds():
+            raise self._damaged(name)
+
+    def _described(self) -> Any:
+        return _read_json(self._config(), f"run folder {self.path}")
+
+    def _config(self) -> Path:
+        """Return config.json, or what would have taken its place, had a kill not come between."""
+        coming = self.path / _COMING
+        if coming.exists() and _identity(_read_json(coming, f"run folder {self.path}")) == self._learnt_with():
+            return coming
+        return self.path / CONFIG
+
+    def _learnt_with(self) -> str | None:
+        """Return the identity of the run that what was learnt belongs to, if it tells."""
+        path = self.path / LEARNT
+        return _metadata(path, "np").get("identity") if path.exists() else None
 
     def environment(self) -> dict[str, Any]:
         """Return the versions and the machine of the run; nothing if they are not known."""
@@ -356,6 +446,9 @@ class Run:
     def records(self, epochs: int | None = None) -> list[Record]:
         """Return the records of the first `epochs` epochs, or of all that have one."""
         lines = self._lines()
+        done = self._read_result()
+        if done and done[1].get("records", _digest(*lines)) != _digest(*lines):
+            raise self._damaged(METRICS)
         if len(lines) < (epochs or 0):
             raise InputError(
                 f"run folder {self.path}: {METRICS} has {len(lines)} epochs, but {epochs} are done",
@@ -391,19 +484,20 @@ class Run:
 
     def add_record(self, record: Record) -> None:
         """Append the record of an epoch."""
-        with open(self.path / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_text(self.path / METRICS, json.dumps(record) + "\n")
 
     def save_state(self, state: State, seconds: float) -> None:
         """Write where to go on from."""
         tensors = {
             f"{group}.{name}": value for part, group in _GROUPS.items() for name, value in getattr(state, part).items()
         }
-        _save(
-            self.path / STATE,
-            tensors,
-            {"epochs_done": str(state.epochs_done), "seconds": repr(seconds)},
-        )
+        known = {
+            "identity": self.identity(),
+            "epochs_done": str(state.epochs_done),
+            "seconds": repr(seconds),
+            "records": _digest(*self._lines()[: state.epochs_done]),
+        }
+        _save(self.path / STATE, tensors, known)
 
     def load_state(self) -> tuple[State, float] | None:
         """Return where to go on from and the seconds spent so far, or None."""
@@ -411,38 +505,68 @@ class Run:
 
         if not (self.path / STATE).exists():
             return None
-        tensors, metadata = _load(self.path / STATE)
+        tensors, known = self._load(STATE)
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in _GROUPS}
         of_group = {group: part for part, group in _GROUPS.items()}
         try:
             for key, value in tensors.items():
                 group, _, name = key.partition(".")
                 parts[of_group[group]][name] = value
-            state, seconds = State(int(metadata["epochs_done"]), **parts), float(metadata["seconds"])
+            state, seconds = State(int(known["epochs_done"]), **parts), float(known["seconds"])
         except (KeyError, ValueError):
             raise self._damaged(STATE) from None
         if not state.parameters or not _all_sound(state.parameters) or state.epochs_done < 0:
             raise self._damaged(STATE)
+        lines = self._lines()[: state.epochs_done]
+        if len(lines) == state.epochs_done and known.get("records", _digest(*lines)) != _digest(*lines):
+            raise self._damaged(METRICS)
         return state, seconds
+
+    def save(self, description: Description, parameters: Parameters, prototypes: Tensor | None) -> None:
+        """Write a classifier that is no run, in place of another if there is one.
+
+        A kill leaves the one or the other, since a single rename makes the difference: that of what was learnt, which
+        is sealed to its description.
+
+        Parameters
+        ----------
+        description : Description
+            What the classifier is.
+        parameters : dict of str to Tensor
+            What was learnt.
+        prototypes : Tensor of shape (C, D), optional
+            What it gives, if that is the same for all images.
+        """
+        self.check_ours()
+        with self.locked(), told(f"run folder {self.path}"):
+            self._remove_cleared()
+            if self.is_begun:
+                raise InputError(f"folder {self.path}: it holds a run of dspt train; give another one")
+            if (current := self._config()) != self.path / CONFIG:
+                os.replace(current, self.path / CONFIG)
+            write_json(self.path / ENVIRONMENT, environment())
+            write_json(self.path / _COMING, description.as_dict())
+            self._known = _identity(description.as_dict())
+            self.save_learnt(parameters, prototypes)
+            os.replace(self.path / _COMING, self.path / CONFIG)
 
     def save_learnt(self, parameters: Parameters, prototypes: Tensor | None) -> None:
         """Write what was learnt, and the class prototypes it gives, if they are the same for all images."""
         if "prototypes" in parameters:
             raise ValueError("a parameter cannot be called prototypes: what they give is saved under this name")
         fixed = {} if prototypes is None else {"prototypes": prototypes}
-        _save(self.path / LEARNT, {**parameters, **fixed}, {"format": str(FORMAT)})
+        _save(self.path / LEARNT, {**parameters, **fixed}, {"identity": self.identity()})
 
     def load_learnt(self) -> tuple[Parameters, Tensor | None]:
         """Return what was learnt (nothing for zero-shot), and the class prototypes if there are any."""
         from dspt.learners import LEARNERS
 
-        path = self.path / LEARNT
-        if not path.exists():
+        if not (self.path / LEARNT).exists():
             raise InputError(
                 f"run folder {self.path}: no {LEARNT} in it, so nothing has been learnt yet; "
                 "give a folder that dspt train or PromptClassifier.save has finished"
             )
-        parameters = _load(path)[0]
+        parameters = self._load(LEARNT)[0]
         prototypes = parameters.pop("prototypes", None)
         description = self.description()
         kind = LEARNERS.get(description.settings.learner)
@@ -459,6 +583,14 @@ class Run:
                 f"or {_ANEW}",
             )
         return parameters, prototypes
+
+    def _load(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Return the tensors of a file and what is known about them, once its seal is whole."""
+        path = self.path / name
+        tensors, known = _tensors(path), _metadata(path)
+        digest = known.pop("digest", None)
+        self._check_seal(name, known, digest, lambda: _tensor_digest(tensors, known))
+        return tensors, known
 
     def _damaged(self, name: str) -> InputError:
         return InputError(f"run folder {self.path}: {name} is damaged; remove the folder", f"or {_ANEW}")
@@ -657,21 +789,25 @@ def safe_name(*parts: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
 
 
-def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    from safetensors.torch import save_file
+def _save(path: Path, tensors: Mapping[str, Tensor], known: dict[str, str]) -> None:
+    """Write tensors and what is known about them, sealed."""
+    from safetensors.torch import save
 
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    sealed = {**known, "digest": _tensor_digest(tensors, known)}
     with replacing(path) as temporary:
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata)
+        # one entry, since safetensors writes several in no order
+        temporary.write_bytes(save(tensors, {"dspt": _canonical(sealed)}))
 
 
-def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _tensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise InputError(f"{path}: cannot be read ({error})", _ANEW) from None
 
 
@@ -681,6 +817,45 @@ def _all_sound(tensors: Mapping[str, Tensor]) -> bool:
         str(value.dtype) in ("torch.float32", "torch.int64") and bool(value.isfinite().all())
         for value in tensors.values()
     )
+
+
+def _metadata(path: Path, framework: str = "pt") -> dict[str, str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        check_regular(path)
+        with safe_open(path, framework=framework) as file:
+            found: dict[str, str] = file.metadata() or {}
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})", _ANEW) from None
+    known = parse_json(found["dspt"], str(path)) if "dspt" in found else found
+    if isinstance(known, dict) and all(isinstance(value, str) for value in known.values()):
+        return known
+    raise InputError(f"{path}: cannot be read (its metadata are not dspt's)", _ANEW)
+
+
+def _tensor_digest(tensors: Mapping[str, Tensor], known: Mapping[str, str]) -> str:
+    import torch
+
+    digest = hashlib.blake2b(_canonical(known).encode(), digest_size=16)
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _identity(described: Any) -> str:
+    """Return a digest of all in a config.json that counts."""
+    return _digest(_canonical({key: value for key, value in _flat(described).items() if key not in _FREE}))
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _digest(*texts: str) -> str:
+    joined = "\n".join(texts).encode(errors="surrogatepass")
+    return hashlib.blake2b(joined, digest_size=16).hexdigest()
 
 
 def _read_json(path: Path, whose: str) -> Any:

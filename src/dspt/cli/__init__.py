@@ -20,6 +20,7 @@ from dspt.cli import learning, experiments, data  # noqa: F401
 # isort: on
 from dspt.cli.common import Terminated, app, in_flags, options, print
 from dspt.internal.errors import InputError
+from dspt.internal.files import in_words, is_trouble
 from dspt.internal.names import printable
 
 # Of click, or of the copy of it that comes with typer.
@@ -42,7 +43,7 @@ def _app(
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence and exit status 2."""
+    """Run the command line; bad input is one sentence and exit status 2, the machine's trouble one and status 1."""
     signal.signal(signal.SIGTERM, _terminated)
     if isinstance(sys.stdout, io.TextIOWrapper):  # it may know fewer letters than names have
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -58,8 +59,13 @@ def main() -> None:
         sys.exit(error.exit_code)
     except InputError as error:
         print(f"dspt: {in_flags(error, options())}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # nobody listens any more, as behind "| head -1"
+        # a file that could not be read for want of file handles is no bad input
+        sys.exit(1 if is_trouble(error) or is_trouble(error.__context__) else 2)
+    except Exception as error:
+        if not (isinstance(error, OSError) or is_trouble(error)):
+            raise  # a fault of ours, which its traceback tells best
+        if not isinstance(error, BrokenPipeError):  # nobody listens any more, as behind "| head -1"
+            print(f"dspt: {in_words(error)}", file=sys.stderr)
         _drop_output()
         sys.exit(1)
 

@@ -8,8 +8,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TextIO, get_type_hints
@@ -289,20 +288,10 @@ def write_skipped(entries: list[dict[str, str]], path: Path) -> None:
     from dspt.internal.files import FAULTS, write_csv
 
     if entries:
-        with writing(path):
-            write_csv(path, FAULTS, ([entry[column] for column in FAULTS] for entry in entries))
+        write_csv(path, FAULTS, ([entry[column] for column in FAULTS] for entry in entries))
 
 
 def print_skipped(entries: list[dict[str, str]], path: Path) -> None:
     """Say how many entries a command left out, and where they are listed."""
     if entries:
         print(f"{len(entries)} bad entries were left out: {path}")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a file that cannot be written into one clear sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); give another name") from None

@@ -21,7 +21,6 @@ from dspt.cli.common import (
     print,
     print_json,
     reporter,
-    writing,
 )
 from dspt.internal.errors import InputError
 
@@ -89,8 +88,7 @@ def check_data(
             progress=lambda done, total: update(done / total, ""),
         )
     if out is not None:
-        with writing(out):
-            write_csv(out, COLUMNS, found.rows())
+        write_csv(out, COLUMNS, found.rows())
     if json_output:
         print_json(found.as_dict())
     else:

@@ -24,7 +24,6 @@ from dspt.cli.common import (
     print,
     print_json,
     reporter,
-    writing,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
 
@@ -192,8 +191,7 @@ def table(
     wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
     text = tables.render(results, style, colour=colour, width=wide)
     if out is not None:
-        with writing(out):
-            write_text(out, text)
+        write_text(out, text)
         print(out)
         return
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -250,8 +248,7 @@ def report(
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
-    with writing(out):
-        shown = page.make(runs, out)
+    shown = page.make(runs, out)
     left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
     not_used = _say_not_used(shown.not_used)
     if json_output:

@@ -37,7 +37,6 @@ from dspt.cli.common import (
     reporter,
     with_settings,
     write_skipped,
-    writing,
 )
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.names import AUTO
@@ -286,8 +285,7 @@ def predict(
     classifier = load(run)
     predictions = Predictions(classifier, given, top, skip_bad, reporter(quiet))
     if out is not None:
-        with writing(out):
-            predictions.save(out, overwrite)
+        predictions.save(out, overwrite)
         if json_output:
             counts = {"images": predictions.count, "skipped": predictions.bad}
             print_json({"file": str(out), "model": classifier.model, **counts})
@@ -456,8 +454,7 @@ def bench(
     else:
         print(*summary.lines(result), sep="\n")
     if picture is not None:
-        with writing(picture):
-            summary.draw(result, picture)
+        summary.draw(result, picture)
         reporter(quiet).say(str(picture))
 
 

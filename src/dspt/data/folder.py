@@ -16,6 +16,7 @@ from dspt.data.images import HEIC_SUFFIXES, reads_heic
 from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.files import replacing
 
 IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),
@@ -90,15 +91,14 @@ def write_image_folder(dataset: Dataset, folder: Path | str) -> Path:
             raise InputError(f"class {name!r} cannot be the name of a folder; rename it")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: it is there and not an empty folder; give a new folder")
-    try:
+    if folder.resolve() == Path.cwd():
+        raise InputError(f"{folder}: it is the working directory, which stays as it is; give a new folder")
+    with replacing(folder.resolve()) as whole:  # half of it would pass for a smaller dataset
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             for name in dataset.class_names:
-                (folder / part / name).mkdir(parents=True)
+                (whole / part / name).mkdir(parents=True)
             for i, (image, label) in enumerate(zip(split.items, split.labels, strict=True)):
-                file = folder / part / dataset.class_names[label] / f"{i:06}.png"
-                Image.fromarray(image).save(file)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+                Image.fromarray(image).save(whole / part / dataset.class_names[label] / f"{i:06}.png")
     return folder
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dspt.internal.errors import InputError
+from dspt.internal.files import file_error, is_trouble
 
 # More than any image of PIL's limit of pixels takes; what is larger is not read, as it is none.
 MOST_BYTES = 1 << 30
@@ -110,6 +111,8 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     except FileNotFoundError:
         raise BadImage(name, "no such file") from None
     except OSError as error:
+        if is_trouble(error):  # the image may be a good one, and must not be left out
+            raise file_error(name, error, "read") from None
         raise BadImage(name, error.strerror or "cannot be read") from None
     except ValueError:
         raise BadImage(repr(name), "no file can have this name") from None

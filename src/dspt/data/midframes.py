@@ -125,11 +125,8 @@ def _write(target: Path, videos: dict[str, str], frame: str) -> Fault | None:
         image = middle_frame(video)
     except InputError as error:
         return Fault(video, str(error).removeprefix(f"{video}: "))
-    try:
-        with replacing(target / frame) as file:
-            image.save(file, "JPEG", quality=QUALITY)
-    except OSError as error:
-        raise InputError(f"{target / frame}: cannot be written ({error})") from None
+    with replacing(target / frame) as file:
+        image.save(file, "JPEG", quality=QUALITY)
     return None
 
 

@@ -42,10 +42,7 @@ def draw(results: Results, path: Path) -> list[Path]:
     with plots.look():
         figure = FIGURES[name](results)
         for file in files:
-            try:
-                plots.save(figure, file)
-            except OSError as error:
-                raise InputError(f"figure {file}: cannot be written ({error.strerror}); give another name") from None
+            plots.save(figure, file)
     return files
 
 

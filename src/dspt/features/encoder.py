@@ -78,6 +78,7 @@ def encode(
     compiled: bool = False,
     progress: Progress | None = None,
     all_bad: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> np.ndarray:
     """Return the features of images, encoding only those that the store does not have yet.
 
@@ -102,6 +103,8 @@ def encode(
         Called with the number of images done and of all.
     all_bad
         Look for every bad image before `BadImages` is raised, not for the first hundred alone.
+    tell
+        Hears of features in the store that are damaged, and so are made again.
 
     Returns
     -------
@@ -120,7 +123,7 @@ def encode(
         raise InputError(f"views: expected 0 or more, found {views}")
     look = Look(Preprocessing.read(checkpoint.folder), views, seed if views else 0)
     root = Path(cache).expanduser() if cache else default_cache()
-    store = packs.Store(root, f"{FORMAT, checkpoint.fingerprint, look, dtype}")
+    store = packs.Store(root, f"{FORMAT, checkpoint.fingerprint, look, dtype}", tell)
     bad = _absent(items)
     if bad and not all_bad:
         raise BadImages(bad, len(items))
@@ -235,6 +238,7 @@ class Encoder:
                 views=views,
                 progress=lambda done, total: update(done, ""),
                 all_bad=self._skip_bad,
+                tell=self._reporter.say,
             )
 
 

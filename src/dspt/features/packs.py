@@ -1,47 +1,54 @@
 """Features on disk in immutable packs, each of them whole or absent.
 
 A key, hashed, names a folder, which holds *packs*. A pack is a folder with `digests.npy` (n, 32),
-the content of n images, and `features.npy`, their features; its name is a hash of its digests. It
-is written under another name and renamed when all of it is on disk, and never changed: there is a
-whole pack or none. Missing features are written as small packs while the work goes on, so a kill
-loses one of these at most, and copied to one pack in the asked order at the end. A process that
-finds a pack gone looks again: packs are removed only after another one holds their rows.
+the content of n images, `features.npy`, their features, and `checksum`, a CRC of these; its name is a
+hash of its digests. It is written under another name and renamed when all of it is on disk, and never
+changed: there is a whole pack or none. Missing features are written as small packs while the work goes
+on, so a kill loses one of these at most, and copied to one pack in the asked order at the end. A process
+that finds a pack gone looks again: packs are removed only after another one holds their rows.
+
+A process compares features with their checksum when it first reads a pack, and again if the file has
+changed since. A pack that differs is removed, and its images are encoded again.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import shutil
 import time
-import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
-from dspt.internal.errors import InputError
+from dspt.internal.errors import FileError
+from dspt.internal.files import remove_left, sync, temporary_name, told
 
 # Features between two commits to disk; a pack of no more than these is cheap to copy again.
 SHARD = 1024
 # Rows copied at a time when packs are joined.
 BLOCK = 4096
-# Age in seconds at which a temporary folder is nobody's any more.
+# Age in seconds at which a temporary folder of another machine is nobody's any more.
 STALE = 24 * 3600
 
-_FEATURES, _DIGESTS = "features.npy", "digests.npy"
+_FEATURES, _DIGESTS, _CHECKSUM = "features.npy", "digests.npy", "checksum"
 _FLOAT = np.dtype(np.float32).str
 
 
 class Store:
-    """The packs of one key."""
+    """The packs of one key; `tell` hears of those that are damaged."""
 
-    def __init__(self, root: Path, key: str) -> None:
+    def __init__(self, root: Path, key: str, tell: Callable[[str], None] = lambda line: None) -> None:
         self._folder = root / _hash(key.encode())
+        self._tell = tell
         with _told(root):
             self._folder.mkdir(parents=True, exist_ok=True)
+            remove_left(self._folder)
             for folder in self._folder.glob(".*"):
                 with suppress(FileNotFoundError):  # it was somebody's, who has just ended
                     if time.time() - folder.stat().st_mtime > STALE:
@@ -50,7 +57,7 @@ class Store:
     def open(self, digests: np.ndarray) -> np.ndarray | None:
         """Return the features of exactly these images in this order, if there is such a pack."""
         pack = self._open(self._path(digests))
-        return pack and pack[1]
+        return pack[1] if pack and self._is_sound(self._path(digests), pack[1]) else None
 
     def index(self) -> Index:
         """Return the place of every feature that is stored now."""
@@ -59,8 +66,10 @@ class Store:
 
     def write(self, digests: np.ndarray, features: np.ndarray) -> None:
         """Keep `features` as a pack."""
+        features = np.ascontiguousarray(features, _FLOAT)
         with self._writing(digests) as folder:
             np.save(folder / _FEATURES, features)
+            self._write_checksum(folder, zlib.crc32(features.data, self._start(self._path(digests))))
 
     def join(self, digests: np.ndarray) -> None:
         """Copy the features of these images to one pack, if they are all there; drop its parts."""
@@ -72,7 +81,7 @@ class Store:
             if not self._path(digests).exists():
                 self._copy(digests, index, places)
         except FileNotFoundError:
-            return  # another process joined and dropped a pack; the next round finds its rows
+            return  # a pack was dropped, joined by another process or damaged; the next round finds or makes its rows
         whole = Index([(self._path(digests), digests)])
         for path, part in index.packs:
             # Larger ones may be what another call asks for, and are not so quickly copied.
@@ -83,20 +92,27 @@ class Store:
         packs, rows = index.pack[places], index.row[places]
 
         def features(number: int) -> np.ndarray:
-            stored: np.ndarray = np.load(index.packs[number][0] / _FEATURES, mmap_mode="r")
+            path = index.packs[number][0]
+            stored: np.ndarray = np.load(path / _FEATURES, mmap_mode="r")
+            if not self._is_sound(path, stored):
+                raise FileNotFoundError(path)
             return stored
 
         shape = features(packs[0]).shape[1:]
         header = {"descr": _FLOAT, "fortran_order": False, "shape": (len(digests), *shape)}
-        with self._writing(digests) as folder, open(folder / _FEATURES, "wb") as file:
-            np.lib.format.write_array_header_2_0(file, header)
-            for start in range(0, len(digests), BLOCK):
-                pack, row = packs[start : start + BLOCK], rows[start : start + BLOCK]
-                block = np.empty((len(pack), *shape), _FLOAT)
-                for number in np.unique(pack):
-                    block[pack == number] = features(number)[row[pack == number]]
-                # Written, not mapped: when the disk is full this is an error, not a crash.
-                file.write(block.data)
+        checksum = self._start(self._path(digests))
+        with self._writing(digests) as folder:
+            with open(folder / _FEATURES, "wb") as file:
+                np.lib.format.write_array_header_2_0(file, header)
+                for start in range(0, len(digests), BLOCK):
+                    pack, row = packs[start : start + BLOCK], rows[start : start + BLOCK]
+                    block = np.empty((len(pack), *shape), _FLOAT)
+                    for number in np.unique(pack):
+                        block[pack == number] = features(number)[row[pack == number]]
+                    # Written, not mapped: when the disk is full this is an error, not a crash.
+                    file.write(block.data)
+                    checksum = zlib.crc32(block.data, checksum)
+            self._write_checksum(folder, checksum)
 
     def _path(self, digests: np.ndarray) -> Path:
         return self._folder / _hash(digests.tobytes())
@@ -107,7 +123,8 @@ class Store:
             digests = np.load(path / _DIGESTS, allow_pickle=False)
             # A file that is shorter than its header says cannot be mapped.
             features = np.load(path / _FEATURES, mmap_mode="r", allow_pickle=False)
-            if self._path(digests) == path and len(features) == len(digests):
+            fits = len(features) == len(digests) and features.dtype.str == _FLOAT and features.flags.c_contiguous
+            if fits and self._path(digests) == path:
                 return digests, features
         except FileNotFoundError:
             if not path.exists():
@@ -116,33 +133,70 @@ class Store:
             raise  # the machine's trouble, not the pack's: it must not cost what was encoded
         except Exception:  # numpy answers damaged headers with errors of many kinds
             pass
-        self._drop(path)
+        self._drop_damaged(path)
         return None
+
+    def _is_sound(self, path: Path, features: np.ndarray) -> bool:
+        """Return whether the features of a pack are those that were written; one whose are not is removed."""
+        signature = _signature(path / _FEATURES)
+        if _SOUND.get(path) == signature:
+            return True
+        try:
+            expected = (path / _CHECKSUM).read_text()
+        except FileNotFoundError:
+            expected = None  # a pack from before there were checksums: each of its features has length 1, at least
+        except (UnicodeDecodeError, IsADirectoryError):
+            expected = ""
+        if expected is None:
+            sound = all(_are_units(features[i : i + BLOCK]) for i in range(0, len(features), BLOCK))
+        else:
+            sound = expected == f"{zlib.crc32(features.data, self._start(path)):08x}"
+        if sound:
+            _SOUND[path] = signature
+        else:
+            self._drop_damaged(path)
+        return sound
+
+    @staticmethod
+    def _start(path: Path) -> int:
+        """Return the value a checksum starts from, so that features do not pass for those of other images."""
+        return zlib.crc32(path.name.encode())
+
+    @staticmethod
+    def _write_checksum(folder: Path, checksum: int) -> None:
+        (folder / _CHECKSUM).write_text(f"{checksum:08x}")
+        sync(folder / _CHECKSUM)
 
     @contextmanager
     def _writing(self, digests: np.ndarray) -> Iterator[Path]:
         """Yield a temporary folder, which becomes the pack of `digests` when the block ends well."""
-        folder = self._folder / f".{uuid.uuid4().hex}"
+        folder = temporary_name(self._path(digests))
         try:
             with _told(self._folder):
                 folder.mkdir()
                 yield folder
                 np.save(folder / _DIGESTS, digests)
                 for path in (folder / _DIGESTS, folder / _FEATURES, folder):
-                    _sync(path)
+                    sync(path)
                 try:
                     folder.rename(self._path(digests))
                 except OSError as error:
                     # Another process may have made the same pack, and even dropped it since.
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                         raise
-                _sync(self._folder)
+                sync(self._folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def _drop_damaged(self, path: Path) -> None:
+        line = f"feature store {path}: it is damaged and was removed; its images are encoded again"
+        logging.getLogger("dspt").warning(line)
+        self._tell(f"note: {line}")
+        self._drop(path)
+
     def _drop(self, path: Path) -> None:
         """Remove a pack: first its name, so that nobody finds half of it."""
-        away = self._folder / f".{uuid.uuid4().hex}"
+        away = temporary_name(path)
         with suppress(OSError):
             path.rename(away)
         shutil.rmtree(away, ignore_errors=True)
@@ -188,26 +242,27 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+# Packs whose features this process has compared with their checksum, and the state of the file then.
+_SOUND: dict[Path, tuple[int, ...]] = {}
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _are_units(features: np.ndarray) -> bool:
+    lengths = np.einsum("...d,...d->...", features, features)
+    return bool((np.abs(lengths - 1) < 1e-2).all())  # NaN is not
+
+
 @contextmanager
 def _told(folder: Path) -> Iterator[None]:
     """Turn an operating system's refusal to write into a sentence."""
     try:
-        yield
-    except FileNotFoundError:
-        raise  # another process tidied up at the same moment
-    except OSError as error:
-        raise InputError(
-            f"feature store {folder}: cannot be written ({error.strerror}); make room there, name "
-            "another folder, or set DSPT_CACHE"
-        ) from None
-
-
-def _sync(path: Path) -> None:
-    """Have a file or folder on disk before what comes next."""
-    if path.is_dir() and os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with told(f"feature store {folder}", "name another folder, or set DSPT_CACHE"):
+            yield
+    except FileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise error.__cause__ from None  # another process tidied up at the same moment
+        raise

@@ -1,4 +1,4 @@
-"""The one kind of error a user is meant to read."""
+"""The errors a user is meant to read."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return one_line(f"{self.sentence}; {self.advice}" if self.advice else self.sentence)
+
+
+class FileError(InputError, OSError):
+    """What the machine refuses: a full disk, a folder that may not be written to, too many open files.
+
+    Nothing is wrong with what was asked for, so the command line exits with status 1.
+    """
 
 
 def one_line(text: str) -> str:

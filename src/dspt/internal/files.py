@@ -1,23 +1,96 @@
-"""Files written so that a reader sees the whole of one or none of it, and read so that nobody waits or fails."""
+"""Files written so that a reader sees the whole of one or none of it, and read so that nobody waits or fails.
+
+What the operating system refuses is one sentence.
+"""
 
 from __future__ import annotations
 
 import csv
+import errno
+import hashlib
 import json
 import os
+import platform
+import re
+import shutil
 import signal
 import stat
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dspt.internal.errors import Fault, InputError
+from dspt.internal.errors import Fault, FileError, InputError
 from dspt.internal.names import spreadsheet_cell
 
 FAULTS = ("split", "item", "reason")
+
+# What the machine refuses whatever was asked for: no fault of a file or of its name.
+_TROUBLE = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close other programs",
+    errno.ENOMEM: "close other programs",
+    errno.EROFS: "choose a place that can be written to",
+}
+
+# Part of the name of a temporary file: a process is known by its number on one machine alone.
+_MACHINE = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+_TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8})-)?(\d+)-[0-9a-f]{8}\.tmp")
+
+
+@contextmanager
+def told(path: Path | str, then: str = "choose another place") -> Iterator[None]:
+    """Turn an operating system's refusal into a `FileError`: the path, the reason, and what to do `then`."""
+    try:
+        yield
+    except InputError:
+        raise  # said already
+    except OSError as error:
+        raise file_error(path, error, "written", then) from error
+
+
+def file_error(path: Path | str, error: OSError, done: str, then: str = "choose another place") -> FileError:
+    """Return an operating system's refusal as a sentence.
+
+    Parameters
+    ----------
+    path : Path or str
+        What the user calls the file or folder.
+    error : OSError
+        The refusal.
+    done : str
+        What could not be done: "read" or "written".
+    then : str
+        What to do about it, where the reason does not tell.
+    """
+    what = _TROUBLE.get(error.errno or 0, then)
+    return FileError(f"{path}: cannot be {done} ({error.strerror or error}); {what}")
+
+
+def is_trouble(error: BaseException | None) -> bool:
+    """Return whether an error is the machine's trouble: a full disk, too many open files, ..."""
+    return isinstance(error, FileError) or _trouble(error) is not None
+
+
+def in_words(error: Exception) -> str:
+    """Return an error of the operating system that nobody has put into words as a sentence."""
+    where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or str(error)
+    before = f"{os.fsdecode(where)}: " if isinstance(where, str | bytes) else ""
+    what = _TROUBLE.get(_trouble(error) or 0)
+    return f"{before}{reason}{f'; {what}' if what else ''}"
+
+
+def _trouble(error: BaseException | None) -> int | None:
+    """Return the errno of the machine's trouble; libraries that are not Python tell it in their text alone."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno if error.errno in _TROUBLE else None
+    return next((code for code in _TROUBLE if os.strerror(code) in str(error)), None)
+
 
 # No text that is read as a whole is nearly as large: settings, records, tokenizers, lists of images.
 _MOST_BYTES = 64 * 2**20
@@ -27,17 +100,67 @@ _DEEPEST = 50
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; what was written there takes its place when the block ends well."""
+    """Yield a temporary name beside `path`; the file or folder made there takes its place when the block ends well.
+
+    A folder can only take the place of an empty one.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_left(path.parent)
+        temporary = temporary_name(path)
+        try:
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            remove(temporary)
+            raise
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a new name beside `path`, by which `remove_left` knows who made it."""
+    # a part of the name will do, and leaves room where names are limited to 255 bytes
+    return path.with_name(f".{path.name[:40]}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+
+
+def remove_left(folder: Path, everything: bool = False) -> None:
+    """Remove what killed processes have left under temporary names in a folder.
+
+    With `everything`, what living processes have there too: for who holds the folder for itself.
+    """
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found and (everything or (found[1] == _MACHINE and not _is_alive(int(found[2])))):
+                remove(Path(entry.path))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as it can be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Have a file or folder on disk before what comes next."""
+    if path.is_dir() and os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.fsync(descriptor)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Put `text` at the end of a file, which is made if it is not there. A link is not followed."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    with told(path), open(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
+        file.write(text)
 
 
 @contextmanager
@@ -174,3 +297,15 @@ def parse_json(text: str, name: str = "") -> Any:
     except ValueError as error:
         reason = str(error)
     raise InputError(f"{name and f'{name}: '}not valid JSON ({reason})")
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # asking is not harmless there
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
