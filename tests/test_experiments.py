@@ -503,7 +503,7 @@ class TestOwnRuns:
         file.write_text(file.read_text()[:40])
         found, not_used, stderr = self.table(tmp_path)
         assert self.cells(found) == {("Caltech101", "CoOp"): [1], ("Caltech101", "DSPT"): [1, 2]}
-        assert "result.json cannot be read" in not_used["coop2"]
+        assert "result.json: not valid JSON" in not_used["coop2"]
         assert "coop2" in stderr
         assert "Seeds 1, 2; CoOp: seed 1 only" in found["notes"]
 
@@ -531,7 +531,7 @@ class TestOwnRuns:
         assert set(not_used) == {"photos", "broken"}
         text = (tmp_path / "report.html").read_text()
         assert "Folders not used" in text
-        assert f"run folder {broken}: result.json cannot be read" in text
+        assert f"run folder {broken}: result.json: not valid JSON" in text
         assert f"run folder {runs / 'photos'}: it belongs to no table or figure" in text
         assert "Accuracy over the share of wrong labels, on 1 of its 4 datasets" in text
 

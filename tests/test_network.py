@@ -421,7 +421,7 @@ class TestRun:
         ("batch_size", 1, "at least 2"),
         ("shots", -1, "at least 0"),
         ("test_every", 0, "at least 1"),
-        ("lr", float("nan"), "a finite number, at least 0"),
+        ("lr", float("nan"), "a finite number, at least 0 and at most 1e+38"),
         ("lr", "fast", "a number"),
         ("momentum", 1, "below 1"),
     ],

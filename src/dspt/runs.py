@@ -837,11 +837,11 @@ def _metadata(path: Path, framework: str = "pt") -> dict[str, str]:
 def _tensor_digest(tensors: Mapping[str, Tensor], known: Mapping[str, str]) -> str:
     import torch
 
-    digest = hashlib.blake2b(_canonical(known).encode(), digest_size=16)
+    digest = hashlib.sha256(_canonical(known).encode())  # processors have instructions for it: twice as fast as others
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def _identity(described: Any) -> str:
