@@ -463,6 +463,7 @@ def _accuracies(result: Result) -> list[tuple[str, float | None]]:
     if result.method == "zero-shot":
         return []
     saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
-    if (result.epochs_averaged or 0) < 2:
+    if result.epochs_averaged in (0, 1):
         return [saved]
-    return [(f"{result.method}, mean of the last {result.epochs_averaged} epochs", result.accuracy), saved]
+    epochs = "epochs" if result.epochs_averaged is None else f"{result.epochs_averaged} epochs"
+    return [(f"{result.method}, mean of the last {epochs}", result.accuracy), saved]

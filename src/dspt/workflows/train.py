@@ -60,7 +60,7 @@ def run(
         result = folder.result()
         if result is not None:
             reporter.say(f"{folder.path}: this run is done; set `overwrite` to do it again")
-            return result
+            return replace(result, model=result.model or task.config.model)  # earlier versions did not write it
         folder.save_labels(dataset, task.given)
         folder.save_skipped(task.skipped)
         learnt = learn(task, folder, reporter)
