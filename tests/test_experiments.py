@@ -14,7 +14,6 @@ from checkpoints import tiny_clip
 from problems import QUIET, feature_file, finished_run
 from typer.testing import CliRunner
 
-from dspt import runs
 from dspt.cli import app, main
 from dspt.engine import forecast, local
 from dspt.engine.job import failures
@@ -23,6 +22,7 @@ from dspt.experiments.catalogue import EXPERIMENTS, Condition
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
+from dspt.runs import description
 
 
 def dspt(*arguments):
@@ -217,8 +217,8 @@ class TestReproduce:
         def folders():
             return [job.folder for job in jobs.jobs(small("extreme", data), tmp_path)]
 
-        before, known = folders(), runs.asdict
-        monkeypatch.setattr(runs, "asdict", lambda config: known(config) | {"added": 1})
+        before, known = folders(), description.asdict
+        monkeypatch.setattr(description, "asdict", lambda config: known(config) | {"added": 1})
         assert folders() == before
 
     def test_a_broken_run_is_reported_and_the_rest_goes_on(self, data, tmp_path):

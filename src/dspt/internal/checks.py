@@ -156,6 +156,11 @@ def is_number(value: object, least: float = -sys.float_info.max, most: float = s
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
+def is_list(value: object, kind: Any) -> bool:
+    """Return whether this is a list of nothing but this kind."""
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
 def check_scale(scale: object, where: str) -> None:
     """Raise `InputError` unless this can be the factor between cosine and logit."""
     if not (is_number(scale) and 0 < scale < _MOST_SCALE):  # type: ignore[operator]

@@ -1,0 +1,142 @@
+"""What a run is: what was asked for and what it was made with, by which it is known again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dspt.config import HARMLESS, Settings, config_for, from_dict
+from dspt.internal.checks import check_names, check_scale, is_list
+from dspt.internal.errors import InputError
+from dspt.internal.names import AUTO
+from dspt.runs.sealed import canonical, digest_of
+
+# Runs of format 1 have no seals.
+FORMAT = 2
+_FORMATS = (1, FORMAT)
+
+# What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
+# by their fingerprint, wherever they are.
+_FREE = {"data", "test", *(f"settings.{name}" for name in HARMLESS)}
+
+# What settings were called in earlier versions.
+_FORMERLY = {"limit": "shots"}
+
+# What earlier versions did not write; a run without it may be gone on with.
+_LATER = {"tokenizer_fingerprint"}
+
+# The parts of a description that are texts.
+_TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run or a saved classifier is: what was asked for, and what it was made with."""
+
+    settings: Settings
+    class_names: tuple[str, ...]
+    data: str | None = None
+    data_fingerprint: str | None = None
+    test: str | None = None  # a test set that was given apart
+    noise: str | None = None
+    model_fingerprint: str | None = None
+    tokenizer_fingerprint: str | None = None
+    logit_scale: float | None = None
+    labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it; what is not known is left out."""
+        known = {key: value for key, value in asdict(self).items() if value is not None}
+        return {"format": FORMAT, **known}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Description:
+        """Return what JSON says. A setting that came with a later version has its default."""
+        if values.get("format", FORMAT) not in _FORMATS:
+            raise InputError(f"format {values['format']!r}: not known; it was made by another version of dspt")
+        names, settings, labels = values["class_names"], values["settings"], values.get("labels")
+        sound = (
+            isinstance(settings, dict)
+            and is_list(names, str)
+            and all(isinstance(values.get(name), str | None) for name in _TEXTS)
+            and (labels is None or (is_list(labels, str | int | float) and len(labels) == len(names)))
+        )
+        if not sound:
+            raise TypeError("not a description")
+        check_names(names, "class_names")
+        if (scale := values.get("logit_scale")) is not None:
+            check_scale(scale, "logit_scale")
+        known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        return cls(
+            **{
+                **known,
+                "settings": from_dict({_FORMERLY.get(key, key): value for key, value in settings.items()}),
+                "class_names": tuple(names),
+                "labels": None if labels is None else tuple(labels),
+            }
+        )
+
+    def difference(self, other: Description) -> str:
+        """Return in what the other is not the same run: "lr is 0.1 there, 0.2 here"; "" if in nothing that counts."""
+        ours, theirs = _flat(self.as_dict()), _flat(other.as_dict())
+        unknown = _LATER - ours.keys()
+        keys = sorted((ours.keys() | theirs.keys()) - _FREE - unknown)
+        different = [key for key in keys if ours.get(key) != theirs.get(key)]
+        # a setting says more than the fingerprint it changed
+        different.sort(key=lambda key: "fingerprint" in key)
+        if not different:
+            return ""
+        key = different[0]
+        return f"{key.removeprefix('settings.')} is {ours.get(key)!r} there, {theirs.get(key)!r} here"
+
+
+def identity(described: Any) -> str:
+    """Return a digest of all in a config.json that counts."""
+    return digest_of(canonical({key: value for key, value in _flat(described).items() if key not in _FREE}))
+
+
+def settings_that_count(settings: Settings) -> dict[str, Any]:
+    """Return the settings that make a run another run, where they are not the defaults.
+
+    Defaults are left out, so that a setting which is added one day does not change what is the same today.
+    """
+    usual = asdict(config_for(settings.learner)())
+    if usual["model"] == AUTO:
+        usual["model"] = "embedded"  # the default when run folders were first named after their settings
+    return {name: value for name, value in asdict(settings).items() if name not in HARMLESS and value != usual[name]}
+
+
+def default_folder(data: str, settings: Settings, noise_spec: str) -> Path:
+    """Return runs/DATA-METHOD-NOISE-seedN.
+
+    Parameters
+    ----------
+    data : str
+        The dataset's name or path; of a path the last part counts, without its suffix.
+    settings : Settings
+        Gives the `name` of the run and the seed.
+    noise_spec : str
+        The noise, as `str` of a `NoiseSpec` writes it.
+
+    Returns
+    -------
+    Path
+        Relative to the working directory; unusual characters are replaced.
+    """
+    return Path("runs") / safe_name(Path(data).stem, settings.name, noise_spec, f"seed{settings.seed}")
+
+
+def safe_name(*parts: str) -> str:
+    """Return the parts joined to a name for a folder, anything unusual in them replaced."""
+    return "-".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{name}.{key}" if name else key)
+    return flat
