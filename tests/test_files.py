@@ -15,6 +15,7 @@ import pytest
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.files import (
     append_text,
+    check_free,
     is_trouble,
     replacing,
     temporary_name,
@@ -220,3 +221,10 @@ def test_files_have_the_mode_that_the_user_asked_for(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("text", "log")] == [0o640, 0o640]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_not_replaced_even_where_files_may_be(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a device or a pipe"):
+        check_free(tmp_path / "pipe", overwrite=True)

@@ -168,7 +168,7 @@ def test_json_is_one_object_whose_elements_come_one_by_one(dspt, run, clip, inbo
     monkeypatch.setattr(encoder.ImageTower, "batch_size", lambda self: 2)
     status, output, _ = dspt("predict", run, inbox, "--json")
     assert status == 2
-    assert [one["image"] for one in json.loads(output + "]}")["predictions"]] == [f"{inbox}/{n}" for n in FOUND[:2]]
+    assert [one["image"] for one in json.loads(output)["predictions"]] == [f"{inbox}/{n}" for n in FOUND[:2]]
 
 
 @pytest.fixture
@@ -310,3 +310,12 @@ def test_a_name_that_is_no_text_is_told_and_written(dspt, run, inbox, tmp_path, 
 def test_top_is_checked_before_anything_is_read(classifier):
     with pytest.raises(InputError, match="top = 0: expected at least 1"):
         Predictions(classifier, [], top=0)
+
+
+def test_json_is_whole_when_a_bad_image_stops_it(dspt, run, photos):
+    status, output, errors = dspt("predict", run, photos / "cat" / "0.png", photos / "gone.png", "--json", "-q")
+    assert status == 2
+    found = json.loads(output)
+    assert len(found["predictions"]) == 1
+    assert "gone.png: no such file" in found["error"]
+    assert "gone.png: no such file" in errors

@@ -195,3 +195,46 @@ class TestTheReport:
         assert ">40.0<" in page
         assert "may be wrong" in page
         assert "clean" not in page
+
+
+class TestTruthThatIsKnownInPart:
+    """Eight train images: of two nobody knows whether their label is wrong, of the others four are."""
+
+    @pytest.fixture
+    def manifest(self, tmp_path):
+        rows = ["path,label,true_label,split"]
+        true = ["dog", "dog", "dog", "cat", "cat", "dog", "", ""]
+        labels = ["cat", "cat", "dog", "dog", "dog", "dog", "cat", "dog"]
+        for i, (given, right) in enumerate(zip(labels, true, strict=True)):
+            for split in ("train", "test"):
+                Image.new("RGB", (32, 32), (30 * i, 9 * len(split), 0)).save(tmp_path / f"{i}-{split}.png")
+                rows.append(f"{i}-{split}.png,{given},{right if split == 'train' else ''},{split}")
+        path = tmp_path / "m.csv"
+        path.write_text("\n".join(rows) + "\n")
+        return path
+
+    def test_the_share_says_of_how_many_it_is(self, dspt, clip, manifest):
+        status, output, errors = dspt("train", manifest, "--model", clip, "--epochs", 1, "--out", "run", "-q")
+        assert status == 0, errors
+        assert "67 % of the 6 of 8 labels that are known wrong" in output
+        assert "estimated share of wrong labels: " in output
+
+    def test_noise_does_not_make_it_known(self, dspt, manifest, tmp_path):
+        status, _, errors = dspt("noise", manifest, "--noise", "sym:0.5", "--out", "made.csv", "-q")
+        assert status == 0, errors
+        rows = [line.split(",") for line in (tmp_path / "made.csv").read_text().splitlines()[1:]]
+        assert [true for _, _, true in rows] == ["dog", "dog", "dog", "cat", "cat", "dog", "", ""]
+
+
+class TestJudgingOthers:
+    def test_an_estimate_stands_beside_what_eval_and_zeroshot_say(self, dspt, clip, photos):
+        dspt("train", photos, "--model", clip, "--epochs", 1, "--out", "run", "-q")
+        for command in (("eval", "run", photos), ("zeroshot", photos, "--model", clip)):
+            found = json.loads(dspt(*command, "--json", "-q")[1])
+            assert 0 <= found["noise_rate"] <= 1
+            assert "estimated share of wrong labels: " in dspt(*command, "-q")[1]
+
+    def test_test_images_that_are_learnt_from_are_counted(self, dspt, clip, photos):
+        _, _, errors = dspt("train", photos, "--test", photos, "--model", clip, "--epochs", 1, "--out", "run")
+        assert "18 of the 18 images of the test set" in errors
+        assert "are learnt from, too" in errors

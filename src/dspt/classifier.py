@@ -337,6 +337,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = {name: value for name, value in parameters.items() if name not in _OWN}
         # the names of a method's own hyper-parameters are its business, also in the record
         named = self.method if isinstance(self.method, str) else methods.make(self.method).name
+        if self.options is not None and not isinstance(self.options, Mapping):
+            raise InputError(f"options = {self.options!r}: expected a dict of names and values, such as {{'q': 0.7}}")
         options = tuple(f"{name}={value}" for name, value in (self.options or {}).items())
         state, alias = parameters["random_state"], parameters["seed"]
         seed = Config.seed if state is None else state

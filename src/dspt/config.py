@@ -25,6 +25,9 @@ HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
 # Training is in single precision, whose largest number is 3.4e38.
 _LARGEST = 1e38
 
+# Crops of an image that are kept; each takes as long to encode as an image.
+MOST_VIEWS = 1000
+
 Value = TypeVar("Value")
 
 
@@ -151,6 +154,7 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._require("views", self.views <= MOST_VIEWS, f"at most {MOST_VIEWS}")
         self._require("template", self.template.count("{}") == 1, "a text with exactly one {}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -367,7 +368,10 @@ def save(figure: Any, path: Path, dpi: int = 200, **options: Any) -> None:
         Passed on to `Figure.savefig`.
     """
     kind = path.suffix.lower().removeprefix(".")
-    with replacing(path) as temporary, warnings.catch_warnings():
+    drawn = io.BytesIO()  # in memory first: a full disk in the middle of a drawing is more than matplotlib can take
+    with warnings.catch_warnings():
         # Of letters that the font has not, which are drawn as boxes, and of names too long for their place.
         warnings.simplefilter("ignore", UserWarning)
-        figure.savefig(temporary, format=kind, dpi=dpi, metadata=_METADATA[kind], **options)
+        figure.savefig(drawn, format=kind, dpi=dpi, metadata=_METADATA[kind], **options)
+    with replacing(path) as temporary:
+        temporary.write_bytes(drawn.getbuffer())

@@ -48,11 +48,14 @@ class Problem:
         return None if self.true_labels is None else (self.labels != self.true_labels) & (self.true_labels >= 0)
 
     @property
+    def labels_known(self) -> int:
+        """Of how many labels it is known whether they are wrong."""
+        return 0 if self.true_labels is None else int((self.true_labels >= 0).sum())
+
+    @property
     def wrong_share(self) -> float | None:
         """The share of wrong labels among those of which it is known; None if of none."""
-        if self.true_labels is None or not (known := self.true_labels >= 0).any():
-            return None
-        return float((self.labels != self.true_labels)[known].mean())
+        return None if self.wrong is None or not self.labels_known else int(self.wrong.sum()) / self.labels_known
 
     @property
     def tested(self) -> bool:
@@ -190,7 +193,7 @@ def given_split(
 
     def warn(sentence: str) -> None:
         _log.warning("%s", printable(sentence))
-        reporter.say(f"note: {sentence}")
+        reporter.warn(f"note: {sentence}")
 
     if spec.kind == "file" and spec.path:
         return noise.read_split(spec.path, dataset, warn)
@@ -201,8 +204,8 @@ def given_split(
         features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
         features[kept] = found
     # Noise that was made here is known for what it is; labels as they come are not, unless source or file tells.
-    true = split.best_labels
-    return Split(split.items, spec.apply(true, classes, seed, features), true)
+    given = spec.apply(split.best_labels, classes, seed, features)
+    return Split(split.items, given, split.labels if split.true_labels is None else split.true_labels)
 
 
 def _read(

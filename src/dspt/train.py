@@ -157,7 +157,8 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             memory=dict(memory),
         )
         if not all(value.isfinite().all() for value in state.parameters.values()):
-            raise InputError(f"lr = {config.lr}: training diverged in epoch {epoch + 1}; give a lower learning rate")
+            setting = f"warmup_lr = {rate}" if epoch < learner.warmup else f"lr = {config.lr}"
+            raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
         found = findings(state)
@@ -260,16 +261,21 @@ def zero_shot_accuracy(task: Task) -> float | None:
 
 
 def estimated_noise(task: Task) -> dict[str, float]:
-    """Return the estimated share of wrong labels and its error, where nobody knows it and CLIP can tell."""
+    """Return the estimated share of wrong labels and its error, where it is not known of all and CLIP can tell."""
     problem, learner = task.problem, task.learner
-    if problem.true_labels is not None or learner.zero_shot is None:
+    if problem.labels_known == len(problem.labels) or learner.zero_shot is None:
         return {}
     # Evenly spread ones of a very large set are enough, and their error says so.
     most = max(1, _ESTIMATED_ENTRIES // len(problem.class_names))
     rows = np.linspace(0, len(problem.labels) - 1, min(most, len(problem.labels))).astype(np.int64)
     inputs = learner.inputs(problem.train_x)(0).judge
     logits = _judge(lambda some: inputs(rows[some]), len(rows), learner.judged_at_once, partial(_fixed_prompt, task))
-    found = estimate_noise_rate(logits.cpu(), torch.from_numpy(problem.labels[rows]))
+    return noise_findings(logits.cpu(), problem.labels[rows])
+
+
+def noise_findings(logits: Tensor, labels: np.ndarray) -> dict[str, float]:
+    """Return the estimated share of wrong labels and its error, from logits that no label has touched."""
+    found = estimate_noise_rate(logits, torch.from_numpy(labels))
     return {"noise_rate": found.rate, "noise_rate_error": found.error}
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from dspt.backbone.checkpoint import part
 from dspt.backbone.towers import check_tower, functions, sizes
-from dspt.internal.checks import is_integer
+from dspt.internal.checks import is_integer, is_number
 from dspt.internal.errors import InputError
 from dspt.internal.files import read_json
 from dspt.internal.seeds import Stream
@@ -81,6 +81,7 @@ class Preprocessing:
                 tuple(map(float, given.get("image_std", STD))),
                 _whole(given.get("resample", BICUBIC)),
             )
+            rescale = given.get("rescale_factor", 1 / 255)
             left_out = [step for step in ("do_resize", "do_rescale", "do_normalize") if given.get(step) is False]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(
@@ -94,8 +95,10 @@ class Preprocessing:
             )
         wrong = {
             f"sizes of {found.resize} and {found.crop} pixels": not all(1 <= side <= _LARGEST for side in found._sides),
-            f"image_mean {found.mean}": not all(map(math.isfinite, found.mean)),
-            f"image_std {found.std}": not all(math.isfinite(std) and std > 0 for std in found.std),
+            # of values between 0 and 1: what is far from that gives numbers without meaning
+            f"image_mean {found.mean}": not all(-10 <= mean <= 10 for mean in found.mean),
+            f"image_std {found.std}": not all(1e-3 <= std <= 10 for std in found.std),
+            f"rescale_factor {rescale}": not (is_number(rescale) and abs(255 * rescale - 1) < 1e-3),
             f"resample {found.resample}": found.resample not in list(Image.Resampling),
             f"{''.join(left_out[:1])} false": bool(left_out),
         }

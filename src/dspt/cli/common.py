@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TextIO, get_type_hints
@@ -158,7 +158,7 @@ def reporter(quiet: bool) -> Any:
     from dspt.internal.progress import Reporter
 
     known = options()
-    return Reporter(quiet, lambda line: flagged(line, known))
+    return Reporter(quiet, lambda line: flagged(line, known), warns=True)
 
 
 def in_flags(error: InputError, known: Collection[str]) -> str:
@@ -269,10 +269,14 @@ def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
         print(f"  {name:<{width}}  {'-' if value is None else f'{figure(value, 2):>6} %'}")
 
 
-def print_trust(known: bool | None) -> None:
-    """Say what an accuracy is worth if the labels it was judged by may be wrong."""
+def print_trust(known: bool | None, found: Mapping[str, Any] | None = None) -> None:
+    """Say what an accuracy is worth if the labels it was judged by may be wrong, and how many of them may be."""
     if not known:
         print("judged by labels that may be wrong" if known is False else "judged by labels of which nothing is known")
+    if found is not None and "noise_rate" in found:
+        from dspt.posterior.noise_rate import in_words
+
+        print(in_words(found))
 
 
 def check_skipped(path: Path, skip_bad: bool) -> None:

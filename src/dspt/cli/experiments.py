@@ -332,8 +332,8 @@ def _results(
 
 def _say_not_used(not_used: Sequence[NotUsed]) -> list[dict[str, str]]:
     """Tell which folders are not used, those of one reason on one line, and return them as rows."""
-    known = options()
-    rows = [{"folder": str(why.folder), "reason": in_flags(why.reason, known)} for why in not_used]
+    # Advice on doing a run again is not for the options of a command that shows runs.
+    rows = [{"folder": str(why.folder), "reason": in_flags(why.reason, ())} for why in not_used]
     folders: dict[str, list[str]] = {}
     for row in rows:
         folders.setdefault(row["reason"], []).append(row["folder"])

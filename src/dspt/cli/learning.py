@@ -29,6 +29,8 @@ from dspt.cli.common import (
     Test,
     app,
     check_skipped,
+    in_flags,
+    options,
     print,
     print_json,
     print_skipped,
@@ -39,6 +41,7 @@ from dspt.cli.common import (
     write_skipped,
 )
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
+from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
 from dspt.internal.rounding import figure
 
@@ -100,12 +103,8 @@ def train(
     if json_output:
         print_json(result.as_dict())
         return
-    if result.wrong_labels is None:
-        wrong = ", share of wrong labels unknown"
-    else:
-        wrong = f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
     print_table(
-        f"{result.data}, noise {result.noise}{wrong}, model {result.model}",
+        f"{result.data}, noise {result.noise}{_wrong(result)}, model {result.model}",
         [("zero-shot", result.zero_shot), *_accuracies(result)],
     )
     print_trust(result.test_labels_known)
@@ -145,7 +144,9 @@ def scratch(
     if json_output:
         print_json(result.as_dict())
         return
-    print_table(f"{result.data}, noise {result.noise}, {config.model} from scratch", _accuracies(result))
+    print_table(
+        f"{result.data}, noise {result.noise}{_wrong(result)}, {config.model} from scratch", _accuracies(result)
+    )
     print_trust(result.test_labels_known)
     print(f"run folder: {result.run}")
 
@@ -190,7 +191,7 @@ def zeroshot(
         f"{result['data']}, {result['samples']} test images, {result['classes']} classes, model {result['model']}",
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
-    print_trust(result["test_labels_known"])
+    print_trust(result["test_labels_known"], result)
     print_skipped(result["skipped_entries"], skipped)
 
 
@@ -237,7 +238,7 @@ def evaluate_run(
     print_table(f"{run} on {result['data']}, {result['samples']} images, model {result['model']}", rows[:21])
     if len(rows) > 21:
         print(f"and {len(rows) - 21} more classes, all better; --json lists them")
-    print_trust(result["test_labels_known"])
+    print_trust(result["test_labels_known"], result)
     print_skipped(result["skipped_entries"], skipped)
 
 
@@ -293,11 +294,22 @@ def predict(
             print(f"{predictions.count:,} images, model {classifier.model}: {out}")
     elif json_output:
         before = '{"predictions": ['
-        for one in predictions:
-            print(before + json.dumps(one), end="")
-            sys.stdout.flush()
-            before = ", "
-        print(f'], "skipped": {predictions.bad}, "model": {json.dumps(classifier.model)}}}')
+        error: InputError | None = None
+        try:
+            for one in predictions:
+                print(before + json.dumps(one), end="")
+                sys.stdout.flush()
+                before = ", "
+        except InputError as found:
+            if before.startswith("{"):
+                raise
+            error = found  # what was printed is made whole, and says that it is not all
+        end: dict[str, object] = {"skipped": predictions.bad, "model": classifier.model}
+        if error is not None:
+            end["error"] = in_flags(error, options())
+        print(f"], {json.dumps(end)[1:]}")
+        if error is not None:
+            raise error
     else:
         reporter(quiet).say(f"model {classifier.model}")
         for one in predictions:
@@ -458,9 +470,19 @@ def bench(
         reporter(quiet).say(str(picture))
 
 
+def _wrong(result: Result) -> str:
+    """Return the share of wrong labels in words, as far as it is known."""
+    if result.wrong_labels is None:
+        return ", share of wrong labels unknown"
+    if result.samples and result.labels_known and result.labels_known < result.samples:
+        known = f"{result.labels_known:,} of {result.samples:,} labels"
+        return f", {100 * result.wrong_labels:.0f} % of the {known} that are known wrong"
+    return f", {100 * result.wrong_labels:.0f} % of the labels wrong" if result.wrong_labels else ""
+
+
 def _accuracies(result: Result) -> list[tuple[str, float | None]]:
     """Return what a run reached, said as what it is: the paper's mean over epochs, and what was saved."""
-    if result.method == "zero-shot":
+    if result.method == "zero-shot" or not result.epochs:
         return []
     saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
     if result.epochs_averaged in (0, 1):

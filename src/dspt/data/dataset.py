@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,8 +99,13 @@ class Dataset:
         """Return the dataset with all that `other` is judged on as its test split, whose labels count as right."""
         labels = renumbered(other, self.class_names, f"the classes of {self.source or self.name}")
         test = benchmark(other.judged.items, labels)
-        notes, skipped = (*self.notes, *other.notes), (*self.skipped, *other.skipped)
-        return replace(self, test=test, notes=notes, skipped=skipped, test_source=other.source)
+        notes, skipped = [*self.notes, *other.notes], (*self.skipped, *other.skipped)
+        if common := _in_both(self.train.items, test.items):
+            notes.append(
+                f"{common} of the {len(labels)} images of the test set {other.source} are learnt from, too: the "
+                "accuracy says little about new ones."
+            )
+        return replace(self, test=test, notes=tuple(notes), skipped=skipped, test_source=other.source)
 
     def model_for(self, asked: str) -> str:
         """Return the checkpoint that is asked for; "auto" asks for the one that suits the data."""
@@ -137,6 +143,14 @@ def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray
             "out, or rename it"
         )
     return np.asarray(numbers[dataset.judged.best_labels])
+
+
+def _in_both(some: Items, others: Items) -> int:
+    """Return how many of the others are among the first, as far as their paths tell."""
+    if not (len(some) and len(others) and isinstance(some[0], str) and isinstance(others[0], str)):
+        return 0
+    known = {os.path.realpath(item) for item in some}
+    return sum(os.path.realpath(item) in known for item in others)
 
 
 def take(items: Items, positions: np.ndarray) -> Items:

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO, Self, TypeVar, overload
 
 import numpy as np
 
+from dspt.internal.files import told
+
 Item = TypeVar("Item", covariant=True)
 
 
@@ -55,7 +57,8 @@ class Paths(Rows[str]):
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         # The system's pages, not this process's memory: they are dropped when memory is short.
-        with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as ends:
+        where = f"the folder of temporary files, {tempfile.gettempdir()}"
+        with told(where), tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as ends:
             end = 0
             for block in _blocks(map(os.fsencode, names)):
                 text.write(b"".join(block))

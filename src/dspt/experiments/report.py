@@ -269,7 +269,8 @@ def _wrong(result: Result) -> str:
     # Before it was written down whether labels are known, those without noise were all taken for right.
     trusted = result.test_labels_known is not None or result.noise != "none"
     if result.wrong_labels is not None and trusted:
-        return figure(100 * result.wrong_labels, 1)
+        part = result.labels_known and result.samples and result.labels_known < result.samples
+        return figure(100 * result.wrong_labels, 1) + (f" of {result.labels_known:,} known" if part else "")
     rate, error = result.found.get("noise_rate"), result.found.get("noise_rate_error")
     estimate = "" if rate is None or error is None else f", perhaps {figure(100 * rate, 1)} ± {figure(100 * error, 1)}"
     return f"unknown{estimate}"

@@ -236,6 +236,8 @@ def check_free(path: Path | str, overwrite: bool = False, mark: bytes = b"") -> 
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: it is a folder and cannot be written as a file; give another name")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: it is a device or a pipe, which a file would replace; give another name")
     if overwrite or not os.path.lexists(path) or (mark and path.is_file() and mark in path.read_bytes()):
         return
     raise InputError(f"{path}: it is there already; give another name", "or set `overwrite` to replace it")

@@ -19,17 +19,27 @@ class Reporter:
     """Says lines and shows the progress of tasks; a silent one does neither.
 
     `wording` is what becomes of a line before it is said: the command line writes its options for settings.
+    `warns` has warnings printed by one that is silent otherwise.
     """
 
-    def __init__(self, silent: bool = False, wording: Callable[[str], str] = str) -> None:
+    def __init__(self, silent: bool = False, wording: Callable[[str], str] = str, warns: bool = False) -> None:
         self.silent = silent
         self._wording = wording
+        self._warns = warns or not silent
         self._terminal = not silent and sys.stderr.isatty()
 
     def say(self, line: str) -> None:
         """Print one line."""
         if not self.silent:
-            print(printable(self._wording(line)), file=sys.stderr, flush=True)
+            self._print(line)
+
+    def warn(self, line: str) -> None:
+        """Print one line that changes what a figure means: a command says it even where it shows no progress."""
+        if self._warns:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        print(printable(self._wording(line)), file=sys.stderr, flush=True)
 
     @contextmanager
     def task(self, title: str, total: float, done: float = 0, unit: str = "") -> Iterator[Update]:

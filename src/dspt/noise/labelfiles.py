@@ -289,7 +289,10 @@ def _careful_csv(path: Path, num_classes: int, n: int) -> np.ndarray:
         where = f"at line {line} of {path}"
         if len(cells) != len(header) or not all(map(_INTEGER.fullmatch, cells)):
             found = ",".join(cells)
-            raise InputError(f"labels: expected integers {','.join(header)}, found {found} {where}")
+            raise InputError(
+                f"labels: expected integers {','.join(header)}, found {found} {where}; class names need a column item "
+                "with the image of each"
+            )
         index, label = position if len(cells) == 1 else int(cells[0]), int(cells[-1])
         if not 0 <= index < n or labels[index] >= 0:
             raise InputError(f"index: expected each of 0..{n - 1} once, found {index} {where}")

@@ -17,8 +17,9 @@ class Result:
     ----------
     model
         The checkpoint, or the network.
-    wrong_labels
-        The share of wrong labels among those that were learnt from; None where nobody knows.
+    wrong_labels, labels_known
+        The share of wrong labels among those that were learnt from and of which it is known, and how many these are;
+        None where nobody knows.
     accuracy
         On the test set, averaged over `epochs_averaged` last epochs; None without one.
     last_accuracy
@@ -35,6 +36,7 @@ class Result:
     noise: str
     model: str | None = None
     wrong_labels: float | None = None
+    labels_known: int | None = None
     method: str
     seed: int
     epochs: int
@@ -85,7 +87,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "seconds": lambda value: is_number(value, 0, 1e12),  # 30,000 years
     "seed": lambda value: type(value) is int,
     "epochs": _is_count,
-    **dict.fromkeys(("samples", "epochs_averaged"), lambda value: value is None or _is_count(value)),
+    **dict.fromkeys(("samples", "epochs_averaged", "labels_known"), lambda value: value is None or _is_count(value)),
     "model": lambda value: value is None or isinstance(value, str),
     "test_labels_known": lambda value: value is None or isinstance(value, bool),
     "skipped": _is_count,

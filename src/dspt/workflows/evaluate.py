@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dspt import learners, train
 from dspt.classifier import load
@@ -37,7 +38,8 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
     -------
     dict
         "accuracy" is of the prompt asked for, "templates" has that of each prompt, both in percent; besides "data",
-        "model", the numbers of "samples" and "classes", and what `told_skipped` tells.
+        "model", "noise_rate" and its error where the test labels are not known, the numbers of "samples" and
+        "classes", and what `told_skipped` tells.
     """
     dataset = open_dataset(source, skip_bad=skip_bad)
     say_notes(dataset, reporter)
@@ -46,11 +48,13 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
     encoder = learners.open_encoder(config, tower.checkpoint, reporter, skip_bad=skip_bad)
     features, tested = encoder(dataset.test, "test")
     labels = dataset.test.best_labels[tested]
-    found = {}
+    found, estimate = {}, {}
     for template in dict.fromkeys([config.template, dataset.template, GENERIC_TEMPLATE]):
         prototypes = learners.zero_shot_prototypes(tower, dataset.class_names, template)
         classify = learners.by_prototypes(prototypes, tower.checkpoint.logit_scale)
         found[template] = train.accuracy(features, labels, classify)
+        if template == config.template and not dataset.test.truth_known:
+            estimate = train.noise_findings(torch.from_numpy(train.logits(features, classify)), labels)
     return {
         "data": dataset.name,
         "model": config.model,
@@ -59,6 +63,7 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
         "classes": len(dataset.class_names),
         "accuracy": found[config.template],
         "test_labels_known": dataset.test.truth_known,
+        **estimate,
         "templates": found,
     }
 
@@ -91,13 +96,20 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
     features = judged.items
     trained_on = Run(run).description().data
     if judged is dataset.train and trained_on and os.path.realpath(trained_on) == os.path.realpath(dataset.source):
-        reporter.say(
+        reporter.warn(
             f"note: {run} has learnt from most of these images; how well it does on new ones is another matter"
         )
+    estimate: dict[str, float] = {}
     if not dataset.holds_features:  # else not even the checkpoint is needed
         encoder = classifier.encoder(reporter, skip_bad)
         features, tested = encoder(judged, "test")
         labels, skipped = labels[tested], skipped + encoder.skipped
+        if not judged.truth_known:
+            config = Config(model=classifier.model, template=classifier.template, device=classifier.device)
+            tower = learners.open_text_tower(config)
+            prototypes = learners.zero_shot_prototypes(tower, classifier.class_names_, config.template)
+            untouched = learners.by_prototypes(prototypes, tower.checkpoint.logit_scale)
+            estimate = train.noise_findings(torch.from_numpy(train.logits(features, untouched)), labels)
     right = train.predict(classifier.features(features), classifier.classify()) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
     hits = np.bincount(labels[right], minlength=len(counts))
@@ -107,6 +119,7 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
         "model": classifier.model,
         "samples": len(labels),
         "test_labels_known": judged.truth_known,
+        **estimate,
         "accuracy": 100.0 * float(right.mean()),
         "per_class": {name: 100.0 * hits[c] / counts[c] for c, name in enumerate(classifier.class_names_) if counts[c]},
         **told_skipped(skipped),
