@@ -164,7 +164,7 @@ def test_json_is_one_object_whose_elements_come_one_by_one(dspt, run, clip, inbo
     assert whole["predictions"][2]["classes"] == []
     assert "not an image" in whole["predictions"][2]["error"]
     assert (whole["skipped"], whole["model"]) == (1, clip)
-    # stopped in the middle, it is no whole object that could pass for one
+    # stopped in the middle, it says so at its end
     monkeypatch.setattr(encoder.ImageTower, "batch_size", lambda self: 2)
     status, output, _ = dspt("predict", run, inbox, "--json")
     assert status == 2

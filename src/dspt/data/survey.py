@@ -258,13 +258,15 @@ def duplicate_lines(groups: Sequence[Duplicates] | None) -> Iterator[str]:
             images = sum(len(group.samples) for group in found)
             differ, leak = sum(group.labels_differ for group in found), sum(group.leaks for group in found)
             yield (
-                f"  {kind:<15}{images:,} images in {len(found):,} groups; "
-                f"in {differ:,} labels differ, {leak:,} are in train and test"
+                f"  {kind:<12} {images:,} images in {len(found):,} groups; groups with different labels: {differ:,}, in "
+                f"train and test: {leak:,}"
             )
             found.sort(key=lambda group: (not group.labels_differ, not group.leaks))
             for group in found[:_NAMED]:
                 more = f" and {len(group.samples) - _NAMED} more" if len(group.samples) > _NAMED else ""
                 yield f"    {' = '.join(map(str, group.samples[:_NAMED]))}{more}"
+            if len(found) > _NAMED:
+                yield f"    and {len(found) - _NAMED:,} more groups"
 
 
 def _is_suspicious(name: str) -> bool:
