@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,3 +82,18 @@ def dspt(monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
         return stop.value.code or 0, *capsys.readouterr()
 
     return call
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Tell what came of the faults, of all tests together."""
+    told = [
+        value
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "faults"
+    ]
+    if told:
+        outcomes = sum((Counter(one["outcomes"]) for one in told), Counter())
+        terminalreporter.write_line(f"{outcomes.total()} faults, seed {told[0]['seed']}:")
+        for outcome, count in sorted(outcomes.items()):
+            terminalreporter.write_line(f"{count:6}  {outcome}")

@@ -1,4 +1,4 @@
-"""Commands to which something happens at a given step: just before they change a file, not after some time.
+"""Commands to which something happens at a given step: before they change a file, or at any moment, by count.
 
     with Victims() as dspt:
         done = dspt("train", data, "--out", out, fault=Fault("kill", 3, out))
@@ -6,7 +6,8 @@
 runs `dspt train ...` in a process that is killed before its third change of a file whose path begins with `out`. A
 change is that a file is opened to be written, written to, synced, renamed or removed, or a folder made or removed.
 Instead of a kill it may be Ctrl-C, or an error of the operating system such as ENOSPC: that change fails, and so does
-every later one that needs room.
+every later one that needs room. Instead of changes, what is counted may be reads (a file opened or a folder listed), or
+calls of functions, by which a command is struck in the midst of anything, at the same place every time.
 
 Each command is forked from one process in which everything is imported already, so that a hundred of them are quick;
 one without threads, which would not live on in the fork.
@@ -15,8 +16,10 @@ one without threads, which would not live on in the fork.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import gc
+import importlib
 import io
 import json
 import mmap
@@ -26,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +40,9 @@ class Fault:
     """What happens, before which change, of files whose path begins with what."""
 
     how: str  # "kill", "ctrl-c", or the name of an errno
-    number: int
+    number: int  # from 1; 0 is never, and tells how many there are
     place: str | Path
+    of: str = "changes"  # or "reads"; or "calls", wherever they are
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Done:
     status: int  # as `subprocess` tells it: -9 after a kill
     out: str
     err: str
-    changes: int  # of files in the place of the fault
+    changes: int  # or what else the fault counts
 
     @property
     def killed(self) -> bool:
@@ -83,13 +88,24 @@ class Victims:
         self._process.wait()
         self._process.stdout.close()
 
-    def __call__(self, *arguments: object, fault: Fault | None = None, code: str = "") -> Done:
-        """Return what became of `dspt ARGUMENTS...`, or of a piece of Python."""
+    def __call__(
+        self,
+        *arguments: object,
+        fault: Fault | None = None,
+        code: str = "",
+        cache: Path | None = None,
+        imports: Sequence[str] = (),
+    ) -> Done:
+        """Return what became of `dspt ARGUMENTS...`, or of a piece of Python that finds them as its own.
+
+        `imports` are modules that take long and are imported once, and not in every command.
+        """
         asked = {
             "arguments": [str(argument) for argument in arguments],
             "code": code,
             "fault": fault and {**asdict(fault), "place": str(fault.place)},
-            "cache": os.environ.get("DSPT_CACHE"),
+            "imports": list(imports),
+            "cache": str(cache or os.environ.get("DSPT_CACHE") or ""),
         }
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -105,15 +121,16 @@ _EVENTS = {
     "os.mkdir": ("mkdir", 2),
     "os.rmdir": ("rmdir", 1),
 }
+_LISTS = ("os.listdir", "os.scandir")
 
 
 def hurt(fault: Fault, counter: mmap.mmap) -> None:
-    """Have the fault happen in this process; `counter` tells the changes so far."""
+    """Have the fault happen in this process; `counter` tells the changes, reads or calls so far."""
     struck = False
 
     def before(operation: str, path: str) -> None:
         nonlocal struck
-        if not path.startswith(str(fault.place)):
+        if not path.startswith(str(fault.place)) or (operation == "read") != (fault.of == "reads"):
             return
         number = int.from_bytes(counter[:8], "little") + 1
         counter[:8] = number.to_bytes(8, "little")
@@ -129,10 +146,16 @@ def hurt(fault: Fault, counter: mmap.mmap) -> None:
             code = getattr(errno, fault.how)
             raise OSError(code, os.strerror(code))
 
+    if fault.of == "calls":
+        sys.setprofile(lambda *_: before("call", str(fault.place)))
+        return
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            if isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-                before("open", _path(arguments[0]))
+            if isinstance(arguments[2], int):
+                before("open" if arguments[2] & (os.O_WRONLY | os.O_RDWR) else "read", _path(arguments[0]))
+        elif event in _LISTS:
+            before("read", _path(arguments[0] or "."))
         elif event in _EVENTS:
             name, folder = _EVENTS[event]
             before(name, _path(arguments[0], arguments[folder]))
@@ -188,14 +211,20 @@ def serve() -> None:
 
     import dspt.cli
     import dspt.experiments.figures
+    import dspt.experiments.grid
+    import dspt.experiments.tables
     import dspt.workflows.evaluate
     import dspt.workflows.mislabel
     import dspt.workflows.train  # noqa: F401 - once, and not in every child
 
     torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        dspt.cli.app(["methods", "--json"])  # its parser imports more when it is first used
     gc.freeze()  # else each child looks through all that was imported
     for line in sys.stdin:
         asked = json.loads(line)
+        for name in asked["imports"]:
+            importlib.import_module(name)
         counter = mmap.mmap(-1, 8)
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             child = os.fork()
@@ -225,11 +254,12 @@ def victim(asked: dict[str, Any], counter: mmap.mmap) -> int:
     # open files of their own: what is left in the parent's buffers is not theirs
     sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
-    if asked["fault"]:
-        hurt(Fault(**asked["fault"]), counter)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     from dspt import cli
 
     sys.argv = ["dspt", *asked["arguments"]]
+    if asked["fault"]:
+        hurt(Fault(**asked["fault"]), counter)
     try:
         if asked["code"]:
             exec(asked["code"], {})
@@ -237,6 +267,8 @@ def victim(asked: dict[str, Any], counter: mmap.mmap) -> int:
             cli.main()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
+    finally:
+        sys.setprofile(None)
     return 0
 
 

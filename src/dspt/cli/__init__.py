@@ -18,7 +18,7 @@ from dspt import __version__
 from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
-from dspt.cli.common import Terminated, app, in_flags, options, print
+from dspt.cli.common import Terminated, app, in_flags, options, print, say_stopped
 from dspt.internal.errors import InputError
 from dspt.internal.files import in_words, is_trouble
 from dspt.internal.names import printable
@@ -57,6 +57,8 @@ def main() -> None:
         error.message = printable(error.message)
         error.show()
         sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort) as stop:  # before the command has begun: it raises neither
+        sys.exit(say_stopped(stop.__cause__ or stop))
     except InputError as error:
         print(f"dspt: {in_flags(error, options())}", file=sys.stderr)
         # a file that could not be read for want of file handles is no bad input

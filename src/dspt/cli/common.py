@@ -34,10 +34,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            if sys.stderr.isatty():
-                print(file=sys.stderr)  # the terminal has shown ^C
-            print(_stopped(), file=sys.stderr)
-            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+            raise typer.Exit(say_stopped(stop)) from None
 
 
 app = typer.Typer(
@@ -197,6 +194,14 @@ def _called() -> tuple[str, Any]:
             command = known[word]
             names.append(word)
     return " ".join(names), command
+
+
+def say_stopped(stop: BaseException) -> int:
+    """Return the exit status of a command that was stopped, having said what is kept of it."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # the terminal has shown ^C
+    print(_stopped(), file=sys.stderr)
+    return 143 if isinstance(stop, Terminated) else 130
 
 
 def _stopped() -> str:

@@ -1,0 +1,301 @@
+"""A few hundred things that go wrong: afterwards the same bits, or one sentence, and never another figure.
+
+    DSPT_FAULT_SEED=7 DSPT_FAULTS=20 pytest tests/test_faults.py
+
+takes another sample, of twenty times as many; `make soak` does, and kills before every single change of a file. The
+scenarios are declared in SCENARIOS, what happens to each in FAULTS, how files are damaged in DAMAGES. Each test tells
+what came of its faults in the summary at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from interrupted import Done, Fault
+from PIL import Image
+from problems import feature_file, features
+
+import dspt
+from dspt.runs import Run
+
+SEED = int(os.environ.get("DSPT_FAULT_SEED", "1"))
+TIMES = int(os.environ.get("DSPT_FAULTS", "1"))
+
+# How, of what, and how often to each scenario; where there are no more of them, at each.
+FAULTS = (
+    ("kill", "changes", 12),
+    ("kill", "calls", 4),
+    ("ctrl-c", "changes", 4),
+    ("ctrl-c", "calls", 3),
+    ("ENOSPC", "changes", 5),
+    ("EIO", "reads", 4),
+)
+# Of each scenario and of each kind of damaged folder; so a hundred at least in all.
+LEAST = 12
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command in a folder, what lies there before, and what may be found there afterwards."""
+
+    words: Callable[[Path], list[object]]
+    # What can be found by name: for each the old value, the new one, or none, however the command ended.
+    found: Callable[[Path], dict[str, Any]]
+    before: Callable[[Path], None] = Path.mkdir
+    code: str = ""  # Python that runs the command
+    advice: Callable[[Path], list[object]] | None = None  # what one does when the second try says that it cannot
+    imports: tuple[str, ...] = ()
+
+
+Given = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory, victims, clip, text_tower) -> Given:
+    """Return what the commands read, and what is overwritten."""
+    folder = tmp_path_factory.mktemp("given")
+    things: Given = {"clip": clip, "text": text_tower, "data": feature_file(folder / "pets.npz", 48, 40)}
+    things["photos"] = folder / "photos"
+    chance = np.random.RandomState(0)
+    for split, count in (("train", 5), ("test", 4)):
+        for c, name in enumerate(("cat", "dog")):
+            (things["photos"] / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = np.clip(chance.randn(20, 24, 3) * 20 + 80 * c, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(things["photos"] / split / name / f"{i}.png")
+    x, y = features(40)
+    for name, length in (("old", 4), ("new", 8)):
+        classifier = dspt.PromptClassifier(model=text_tower, epochs=1, context_length=length)
+        classifier.fit(x, y, class_names=["a", "b", "c", "d"]).save(folder / name)
+        things[name] = folder / name
+    things["run"] = folder / "run"
+    done = victims(*trained(things, things["run"], "--seed", 1))
+    assert done.status == 0, done
+    return things
+
+
+def trained(given: Given, out: Path, *more: object) -> list[object]:
+    words = ["train", given["data"], "--model", given["text"], "--epochs", 2, "--lr", 0.2]
+    return [*words, "--noise", "sym:0.4", "--out", out, "--json", "-q", *more]
+
+
+def figures(run: Path) -> dict[str, Any] | None:
+    """Return all that a run tells, its parameters and its labels; None if it is not finished."""
+    result = Run(run).result()
+    if result is None:
+        return None
+    told = {key: value for key, value in result.as_dict().items() if key not in ("seconds", "run")}
+    files = {name: (run / name).read_bytes() for name in ("context.safetensors", "labels.csv", "metrics.jsonl")}
+    return {**told, **files}
+
+
+def stored(cache: Path) -> dict[str, Any]:
+    """Return the files of every pack in a feature store."""
+    packs = sorted(path for path in cache.glob("*/*") if path.is_dir() and not path.name.startswith("."))
+    return {path.name: {file.name: file.read_bytes() for file in path.iterdir()} for path in packs}
+
+
+def predicted(folder: Path) -> bytes | None:
+    if not (folder / "config.json").exists() and not (folder / ".coming.json").exists():
+        return None
+    return dspt.load(folder).decision_function(features(20, seed=3)[0]).tobytes()
+
+
+def tree(folder: Path) -> dict[str, bytes] | None:
+    """Return the files of a folder; None if it is not there."""
+    if not folder.exists():
+        return None
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def bytes_of(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
+# Small packs, so that there are several and they are joined.
+ENCODE = """
+from dspt import cli
+from dspt.features import packs
+packs.SHARD = 3
+cli.main()
+"""
+
+SAVE = """
+try:
+    import sys, dspt
+    dspt.load(sys.argv[1]).save(sys.argv[2])
+except (ValueError, OSError) as error:
+    print(f"dspt: {error}", file=sys.stderr)
+    sys.exit(1)
+except KeyboardInterrupt:
+    print("stopped;", file=sys.stderr)
+    sys.exit(130)
+"""
+
+EXPORT = """
+import dspt.data
+from dataclasses import replace
+from dspt import cli
+whole = dspt.data.open_dataset("embedded")
+few = replace(whole, train=whole.train.take([0, 50, 100]), test=whole.test.take([7]))
+dspt.data.open_dataset = lambda name: few
+cli.main()
+"""
+
+
+def swept(given: Given, place: Path) -> list[object]:
+    words = ["reproduce", "unsupervised", "--data", given["data"], "--model", given["text"], "--epochs", 2]
+    return [*words, "--seeds", 1, "--set", "lr=0.2", "--runs", place / "runs", "--json", "-q"]
+
+
+def runs_in(place: Path) -> dict[str, Any]:
+    return {run.name: figures(run) for run in sorted(place.glob("runs/*/*")) if run.is_dir()}
+
+
+def scenarios(given: Given) -> dict[str, Scenario]:
+    """Return the commands to which faults happen."""
+    noise = ["noise", given["data"], "--noise", "sym:0.4", "--json"]
+    return {
+        "encode": Scenario(
+            lambda place: [
+                *("train", given["photos"], "--model", given["clip"], "--epochs", 1),
+                *("--out", place / "run", "--json", "-q"),
+            ],
+            lambda place: {"run": figures(place / "run"), **stored(place / "cache")},
+            code=ENCODE,
+            imports=("transformers.models.clip.modeling_clip",),
+        ),
+        "train": Scenario(
+            lambda place: trained(given, place / "run"),
+            lambda place: {"run": figures(place / "run")},
+        ),
+        "overwrite": Scenario(
+            lambda place: trained(given, place / "run", "--seed", 2, "--overwrite"),
+            lambda place: {"run": figures(place / "run")},
+            before=lambda place: shutil.copytree(given["run"], place / "run"),
+        ),
+        "save": Scenario(
+            lambda place: [given["new"], place / "out"],
+            lambda place: {"saved": predicted(place / "out")},
+            before=lambda place: shutil.copytree(given["old"], place / "out"),
+            code=SAVE,
+        ),
+        "export": Scenario(
+            lambda place: ["data", "export", place / "photos"],
+            lambda place: {"photos": tree(place / "photos")},
+            code=EXPORT,
+            # it is there: then all of it is
+            advice=lambda place: ["data", "export", place / "other"],
+        ),
+        "noise": Scenario(
+            lambda place: [*noise, "--out", place / "labels.csv"],
+            lambda place: {name: bytes_of(place / name) for name in ("labels.csv", "labels.png")},
+            advice=lambda place: [*noise, "--out", place / "labels.csv", "--overwrite"],
+            imports=("matplotlib.figure", "matplotlib.backends.backend_agg"),
+        ),
+        "sweep": Scenario(lambda place: swept(given, place), runs_in),
+    }
+
+
+NAMES = ("encode", "train", "overwrite", "save", "export", "noise", "sweep")
+
+
+@pytest.fixture
+def tell(record_property) -> Iterator[Counter[str]]:
+    """Return a counter of what came of each fault, for the summary."""
+    outcomes: Counter[str] = Counter()
+    yield outcomes
+    print(f"seed {SEED}, {sum(outcomes.values())} faults: {dict(sorted(outcomes.items()))}")
+    record_property("faults", {"seed": SEED, "outcomes": dict(outcomes)})
+
+
+def chosen(how: str, of: str, number: int, count: int, name: str) -> list[int]:
+    """Return at which of `count` changes, reads or calls something happens: at each, or a sample."""
+    everything = range(1, count + 1)
+    if number * TIMES >= count:
+        return list(everything)
+    return sorted(random.Random(f"{SEED} {name} {how} {of}").sample(everything, number * TIMES))
+
+
+def check_told(done: Done, how: str) -> str:
+    """Return how a command ended, in a word; it says so in one line, and prints no figures if it has none."""
+    assert "Traceback" not in done.err, done
+    if done.status == 0:
+        return "done all the same"
+    if how == "kill":
+        assert done.killed, done
+        return "killed"
+    if how == "ctrl-c":
+        assert done.status == 130, done
+        assert done.err.splitlines()[-1].startswith("stopped;"), done
+        return "stopped"
+    if done.err.startswith("failed: "):  # a sweep, which goes on with the next run
+        assert done.status == 1, done
+        assert len(done.err.splitlines()) == json.loads(done.out)["failed"], done
+        assert all((run["accuracy"] is None) == bool(run["error"]) for run in json.loads(done.out)["runs"])
+        return "one sentence"
+    assert done.out == "", done
+    assert done.sentence
+    return "one sentence"
+
+
+def left(place: Path) -> list[Path]:
+    """Return the temporary files below a folder."""
+    return [path for path in place.rglob("*") if path.name.endswith(".tmp") or path.name == ".cleared.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_after_any_fault_the_same_bits(victims, given, tmp_path, name, tell):
+    scenario = scenarios(given)[name]
+
+    def run(place: Path, words: list[object], fault: Fault | None = None) -> Done:
+        return victims(*words, code=scenario.code, fault=fault, cache=place / "cache", imports=scenario.imports)
+
+    def prepared(number: str) -> tuple[Path, dict[str, Any]]:
+        place = tmp_path / number
+        scenario.before(place)
+        return place, scenario.found(place)
+
+    counts: dict[str, int] = {}
+    for of in ("changes", "reads", "calls"):
+        place, old = prepared(f"whole-{of}")
+        done = run(place, scenario.words(place), Fault("none", 0, place, of))
+        assert done.status == 0, done
+        counts[of], new = done.changes, scenario.found(place)
+        assert old != new
+    whole = new
+
+    for how, of, number in FAULTS:
+        for at in chosen(how, of, number, counts[of], name):
+            place, old = prepared(f"{how}-{of}-{at}")
+            fault = Fault(how, at, place, of)
+            ended = check_told(run(place, scenario.words(place), fault), how)
+            found = scenario.found(place)
+            for key, value in found.items():
+                assert value is None or value in (old.get(key), whole.get(key)) or key not in whole, (fault, key)
+            if ended == "done all the same":
+                assert found == whole, fault
+            again = run(place, scenario.words(place))
+            if again.status == 0:
+                came = "same bits"
+            else:
+                assert again.sentence
+                assert scenario.advice, (fault, again)
+                done = run(place, scenario.advice(place))
+                assert done.status == 0, (fault, done)
+                came = "one sentence, then the same bits"
+            assert scenario.found(place) == whole, fault
+            assert left(place) == [], fault
+            tell[f"{how} {of}: {ended}; again: {came}"] += 1
+            shutil.rmtree(place)
+    assert sum(tell.values()) >= LEAST
