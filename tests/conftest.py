@@ -88,9 +88,10 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """Tell what came of the faults, of all tests together."""
     told = [
         value
-        for report in terminalreporter.getreports("passed")
-        for name, value in report.user_properties
-        if name == "faults"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "faults" and report.when == "teardown"
     ]
     if told:
         outcomes = sum((Counter(one["outcomes"]) for one in told), Counter())

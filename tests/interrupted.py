@@ -147,7 +147,16 @@ def hurt(fault: Fault, counter: mmap.mmap) -> None:
             raise OSError(code, os.strerror(code))
 
     if fault.of == "calls":
-        sys.setprofile(lambda *_: before("call", str(fault.place)))
+        calls = 0
+
+        def call(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == fault.number or calls % 1000 == 0:  # they are many, and counted by the thousand
+                counter[:8] = (calls - 1).to_bytes(8, "little")
+                before("call", str(fault.place))
+
+        sys.setprofile(call)
         return
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -215,7 +224,7 @@ def serve() -> None:
     import dspt.experiments.tables
     import dspt.workflows.evaluate
     import dspt.workflows.mislabel
-    import dspt.workflows.train  # noqa: F401 - once, and not in every child
+    import dspt.workflows.train  # once, and not in every child
 
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):

@@ -31,9 +31,10 @@ from dspt.runs import Run
 SEED = int(os.environ.get("DSPT_FAULT_SEED", "1"))
 TIMES = int(os.environ.get("DSPT_FAULTS", "1"))
 
-# How, of what, and how often to each scenario; where there are no more of them, at each.
+# How, of what, and how often to each scenario; where there are no more of them, at each. Kills before a change of a
+# file are as many as the scenario says.
 FAULTS = (
-    ("kill", "changes", 12),
+    ("kill", "changes", 0),
     ("kill", "calls", 4),
     ("ctrl-c", "changes", 4),
     ("ctrl-c", "calls", 3),
@@ -53,7 +54,9 @@ class Scenario:
     found: Callable[[Path], dict[str, Any]]
     before: Callable[[Path], None] = Path.mkdir
     code: str = ""  # Python that runs the command
+    again: Callable[[Path], list[object]] | None = None  # the second try, if it is not the same command
     advice: Callable[[Path], list[object]] | None = None  # what one does when the second try says that it cannot
+    kills: int = 100
     imports: tuple[str, ...] = ()
 
 
@@ -100,13 +103,14 @@ def figures(run: Path) -> dict[str, Any] | None:
 
 
 def stored(cache: Path) -> dict[str, Any]:
-    """Return the files of every pack in a feature store."""
+    """Return the contents of every pack in a feature store."""
     packs = sorted(path for path in cache.glob("*/*") if path.is_dir() and not path.name.startswith("."))
-    return {path.name: {file.name: file.read_bytes() for file in path.iterdir()} for path in packs}
+    return {path.name: [(path / name).read_bytes() for name in ("digests.npy", "features.npy")] for path in packs}
 
 
 def predicted(folder: Path) -> bytes | None:
-    if not (folder / "config.json").exists() and not (folder / ".coming.json").exists():
+    """Return what a saved classifier says; None if there is none."""
+    if not (folder / "context.safetensors").exists():
         return None
     return dspt.load(folder).decision_function(features(20, seed=3)[0]).tobytes()
 
@@ -173,6 +177,7 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             ],
             lambda place: {"run": figures(place / "run"), **stored(place / "cache")},
             code=ENCODE,
+            kills=15,
             imports=("transformers.models.clip.modeling_clip",),
         ),
         "train": Scenario(
@@ -183,6 +188,9 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             lambda place: trained(given, place / "run", "--seed", 2, "--overwrite"),
             lambda place: {"run": figures(place / "run")},
             before=lambda place: shutil.copytree(given["run"], place / "run"),
+            # as it is told when it is stopped
+            again=lambda place: trained(given, place / "run", "--seed", 2),
+            advice=lambda place: trained(given, place / "run", "--seed", 2, "--overwrite"),
         ),
         "save": Scenario(
             lambda place: [given["new"], place / "out"],
@@ -190,10 +198,16 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             before=lambda place: shutil.copytree(given["old"], place / "out"),
             code=SAVE,
         ),
+        "first save": Scenario(
+            lambda place: [given["new"], place / "out"],
+            lambda place: {"saved": predicted(place / "out")},
+            code=SAVE,
+        ),
         "export": Scenario(
             lambda place: ["data", "export", place / "photos"],
             lambda place: {"photos": tree(place / "photos")},
             code=EXPORT,
+            kills=30,
             # it is there: then all of it is
             advice=lambda place: ["data", "export", place / "other"],
         ),
@@ -203,11 +217,11 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             advice=lambda place: [*noise, "--out", place / "labels.csv", "--overwrite"],
             imports=("matplotlib.figure", "matplotlib.backends.backend_agg"),
         ),
-        "sweep": Scenario(lambda place: swept(given, place), runs_in),
+        "sweep": Scenario(lambda place: swept(given, place), runs_in, kills=20),
     }
 
 
-NAMES = ("encode", "train", "overwrite", "save", "export", "noise", "sweep")
+NAMES = ("encode", "train", "overwrite", "save", "first save", "export", "noise", "sweep")
 
 
 @pytest.fixture
@@ -219,17 +233,14 @@ def tell(record_property) -> Iterator[Counter[str]]:
     record_property("faults", {"seed": SEED, "outcomes": dict(outcomes)})
 
 
-def chosen(how: str, of: str, number: int, count: int, name: str) -> list[int]:
-    """Return at which of `count` changes, reads or calls something happens: at each, or a sample."""
-    everything = range(1, count + 1)
-    if number * TIMES >= count:
-        return list(everything)
-    return sorted(random.Random(f"{SEED} {name} {how} {of}").sample(everything, number * TIMES))
+def sample(count: int, number: int, *words: str) -> list[int]:
+    """Return `number` of 1, ..., `count`, which depend on the words and the seed; all of them if there are no more."""
+    return sorted(random.Random(f"{SEED} {words}").sample(range(1, count + 1), min(number * TIMES, count)))
 
 
 def check_told(done: Done, how: str) -> str:
     """Return how a command ended, in a word; it says so in one line, and prints no figures if it has none."""
-    assert "Traceback" not in done.err, done
+    assert "Traceback" not in done.err, done.err
     if done.status == 0:
         return "done all the same"
     if how == "kill":
@@ -239,6 +250,9 @@ def check_told(done: Done, how: str) -> str:
         assert done.status == 130, done
         assert done.err.splitlines()[-1].startswith("stopped;"), done
         return "stopped"
+    if how == "ENOSPC":
+        assert done.status == 1, done
+        assert "No space left on device" in done.err, done
     if done.err.startswith("failed: "):  # a sweep, which goes on with the next run
         assert done.status == 1, done
         assert len(done.err.splitlines()) == json.loads(done.out)["failed"], done
@@ -276,7 +290,7 @@ def test_after_any_fault_the_same_bits(victims, given, tmp_path, name, tell):
     whole = new
 
     for how, of, number in FAULTS:
-        for at in chosen(how, of, number, counts[of], name):
+        for at in sample(counts[of], number or scenario.kills, name, how, of):
             place, old = prepared(f"{how}-{of}-{at}")
             fault = Fault(how, at, place, of)
             ended = check_told(run(place, scenario.words(place), fault), how)
@@ -285,7 +299,7 @@ def test_after_any_fault_the_same_bits(victims, given, tmp_path, name, tell):
                 assert value is None or value in (old.get(key), whole.get(key)) or key not in whole, (fault, key)
             if ended == "done all the same":
                 assert found == whole, fault
-            again = run(place, scenario.words(place))
+            again = run(place, (scenario.again or scenario.words)(place))
             if again.status == 0:
                 came = "same bits"
             else:
@@ -298,4 +312,163 @@ def test_after_any_fault_the_same_bits(victims, given, tmp_path, name, tell):
             assert left(place) == [], fault
             tell[f"{how} {of}: {ended}; again: {came}"] += 1
             shutil.rmtree(place)
+    assert sum(tell.values()) >= LEAST
+
+
+DAMAGES = ("flipped", "cut", "zeroed", "swapped", "gone")
+
+
+def damage(file: Path, other: Path, how: str, number: int) -> None:
+    """Do something to a file; `other` is what another run has under its name."""
+    chance, data = random.Random(f"{SEED} {file.name} {how} {number}"), bytearray(file.read_bytes())
+    if how == "flipped":
+        data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
+    elif how == "cut":
+        del data[chance.randrange(len(data)) :]
+    elif how == "zeroed":
+        start = chance.randrange(len(data)) if number else len(data) // 2
+        data[start:] = bytes(len(data) - start)
+    elif how == "swapped":
+        data[:] = other.read_bytes()
+    file.unlink()
+    if how != "gone":
+        file.write_bytes(data)
+
+
+def damages(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield the name of each file of a folder with each way to damage it; by chance, as often as was asked for."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"):
+        for how in DAMAGES:
+            for number in range(TIMES if how in ("flipped", "cut", "zeroed") else 1):
+                yield str(file.relative_to(folder)), how, number
+
+
+def told_figures(done: Done) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(done.out).items() if key not in ("seconds", "run")}
+
+
+# A run that is killed when its first epoch is saved.
+HALF = """
+import os, signal
+from dspt import cli, runs
+save_state = runs.Run.save_state
+def save_and_die(*given):
+    save_state(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+runs.Run.save_state = save_and_die
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["finished", "half-done"])
+def test_a_damaged_run_never_tells_other_figures(victims, given, tmp_path, half, tell):
+    runs = {}
+    for seed in (1, 2):
+        runs[seed] = tmp_path / f"seed{seed}" / "run"
+        done = victims(*trained(given, runs[seed], "--seed", seed), code=HALF if half else "")
+        assert done.status == (-9 if half else 0), done
+    whole = figures(given["run"])
+    judged = victims("eval", given["run"], given["data"], "--json").out
+    told = told_figures(victims(*trained(given, given["run"])))
+    place = tmp_path / "place" / "run"
+    for name, how, number in damages(runs[1]):
+        case = f"{name} {how} {number}"
+        shutil.copytree(runs[1], place)
+        damage(place / name, runs[2] / name, how, number)
+        done = victims("eval", place, given["data"], "--json")
+        if done.status == 0:
+            assert not half, case
+            assert done.out.replace(str(place), str(given["run"])) == judged, case
+        else:
+            assert done.sentence, case
+            assert done.out == "", case
+        done = victims(*trained(given, place))
+        if done.status == 0:
+            came = "same figures"
+            assert told_figures(done) == told, case
+            assert not half or figures(place) == whole, case
+        else:
+            came = "one sentence, then the same bits"
+            assert done.status == 2, (case, done)
+            assert done.out == "", case
+            if "--overwrite" not in done.sentence:
+                assert "give another folder" in done.sentence or "remove" in done.sentence, (case, done.sentence)
+                shutil.rmtree(place)
+            done = victims(*trained(given, place, "--overwrite"))
+            assert done.status == 0, (case, done)
+            assert figures(place) == whole, case
+        tell[f"{'half-done' if half else 'finished'} run {how}: {came}"] += 1
+        shutil.rmtree(place)
+    assert sum(tell.values()) >= LEAST
+
+
+def test_a_damaged_run_never_changes_a_table(victims, given, tmp_path, tell):
+    place = tmp_path / "whole"
+    assert victims(*swept(given, place)).status == 0
+    whole = runs_in(place)
+    first, second = whole
+    assert whole[first]["loss"] != whole[second]["loss"]
+    runs = place / "runs" / "pets"
+    table = ["table", "unsupervised", "--json", "--runs"]
+
+    def cells(done: Done) -> dict[tuple[str, ...], Any]:
+        rows = json.loads(done.out)["cells"]
+        return {(row["dataset"], row["noise"], row["method"]): row["mean"] for row in rows}
+
+    expected = cells(victims(*table, place / "runs"))
+    assert None not in expected.values()
+    for name, how, number in damages(runs / first):
+        case = f"{name} {how} {number}"
+        now = tmp_path / "place"
+        shutil.copytree(place, now)
+        hurt = now / "runs" / "pets" / first
+        damage(hurt / name, runs / second / name, how, number)
+        done = victims(*table, now / "runs")
+        assert done.status == 0, (case, done)
+        shown = cells(done)
+        assert shown.keys() <= expected.keys(), case
+        assert all(shown[key] in (None, expected[key]) for key in shown), case
+        if shown != expected:
+            assert str(hurt) in json.dumps(json.loads(done.out)["not_used"]) or how == "gone", case
+            assert str(hurt) in done.err or how == "gone", case
+        done = victims(*swept(given, now))
+        if done.status == 0:
+            came = "same figures"
+        else:
+            came = "one sentence, then the same bits"
+            check_told(done, how)
+            assert json.loads(done.out)["failed"] == 1, case
+            assert first in done.err, case
+            shutil.rmtree(hurt)
+            assert victims(*swept(given, now)).status == 0, case
+        assert cells(victims(*table, now / "runs")) == expected, case
+        tell[f"run in a table {how}: {came}"] += 1
+        shutil.rmtree(now)
+    assert sum(tell.values()) >= LEAST
+
+
+def test_damaged_features_are_made_again(victims, given, tmp_path, tell):
+    scenario = scenarios(given)["encode"]
+    place = tmp_path / "whole"
+    place.mkdir()
+
+    def run(place: Path) -> Done:
+        return victims(*scenario.words(place), code=scenario.code, cache=place / "cache", imports=scenario.imports)
+
+    assert run(place).status == 0
+    whole = scenario.found(place)
+    names = [name for name, how, _ in damages(place / "cache") if how == "gone"]
+    for name, how, number in damages(place / "cache"):
+        case = f"{name} {how} {number}"
+        now = tmp_path / "place"
+        shutil.copytree(place, now)
+        shutil.rmtree(now / "run")
+        kin = [other for other in names if Path(other).name == Path(name).name and other != name] or [names[-1]]
+        damage(now / "cache" / name, place / "cache" / kin[0], how, number)
+        done = run(now)
+        assert done.status == 0, (case, done)
+        assert "Traceback" not in done.err, done.err
+        assert scenario.found(now) == whole, case
+        tell[f"features {how}: {'made again and said' if 'damaged' in done.err else 'same features'}"] += 1
+        shutil.rmtree(now)
     assert sum(tell.values()) >= LEAST

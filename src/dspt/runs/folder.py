@@ -14,7 +14,7 @@ import numpy as np
 
 from dspt import __version__, noise
 from dspt.internal.checks import is_list
-from dspt.internal.errors import Fault, FileError, InputError
+from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import (
     append_text,
     parse_json,
@@ -430,10 +430,10 @@ def _read_json(path: Path, whose: str) -> Any:
         return read_json(path, f"{whose}: {path.name}")
     except FileNotFoundError:
         raise InputError(f"{whose}: no {path.name} in it, so it is not a run folder") from None
-    except FileError:
-        raise
     except InputError as error:
-        raise InputError(f"{error}; remove the folder", "or choose another one with `out`") from None
+        if isinstance(error.__context__, OSError):
+            raise  # nothing is known about what is in it
+        raise InputError(f"{error.sentence}; remove the folder", "or choose another one with `out`") from None
 
 
 def _is_record(value: object) -> bool:
