@@ -14,9 +14,9 @@ test: .venv/.installed lint
 test-slow: .venv/.installed
 	$(BIN)/pytest -m slow
 
-# Four times as many damaged files as the tests read: more than 10,000.
+# More than 10,000 damaged files, and five times as many faults as the tests have; of another seed, if one is given.
 soak: .venv/.installed
-	DSPT_FUZZ=4 $(BIN)/pytest tests/test_fuzz.py
+	OMP_NUM_THREADS=1 DSPT_FUZZ=4 DSPT_FAULTS=5 $(BIN)/pytest -n auto --maxprocesses 8 tests/test_faults.py tests/test_fuzz.py
 
 # With the lowest version of each dependency that pyproject.toml allows.
 test-lowest: .venv-lowest/.installed

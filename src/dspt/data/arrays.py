@@ -52,4 +52,5 @@ def open_npz(path: Path, hint: str = "") -> Iterator[tuple[list[str], Callable[[
         reason = "not a readable .npz file"
         if "Object arrays" in str(error):
             reason = f"an array in it is a pickle, which could run code and is never loaded{hint}"
-        raise InputError(f"{path}: {reason} ({type(error).__name__})") from None
+        what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise InputError(f"{path}: {reason} ({what})") from None
