@@ -144,7 +144,7 @@ def hurt(fault: Fault, counter: mmap.mmap) -> None:
         elif fault.how not in ("kill", "ctrl-c") and (now or (struck and operation in _NEED_ROOM)):
             struck = True
             code = getattr(errno, fault.how)
-            raise OSError(code, os.strerror(code))
+            raise OSError(code, os.strerror(code), path)
 
     if fault.of == "calls":
         calls = 0

@@ -76,6 +76,13 @@ def test_going_on_does_not_start_anew_but_a_file_is_replaced_again(dspt, data, c
     assert dspt("predict", "run", "a.png", "--out", "a.csv", "--overwrite")[2].endswith(" --out a.csv --overwrite\n")
 
 
+def test_ctrl_c_before_a_command_has_begun_is_told_too(dspt, monkeypatch):
+    monkeypatch.setattr("dspt.cli.app", pressed)
+    status, _, errors = dspt("demo", "-q")
+    assert status == 130
+    assert errors == "stopped; finished epochs are saved. To go on: dspt demo -q\n"
+
+
 def test_sigterm_is_told_like_ctrl_c_with_its_own_status(dspt, monkeypatch):
     monkeypatch.setattr("dspt.workflows.demo.run", ended)
     before = signal.getsignal(signal.SIGTERM)

@@ -36,11 +36,16 @@ class NotUsed(InputError):
 def find(folder: Path, tell: Callable[[NotUsed], None] = lambda why: None) -> list[Finished]:
     """Return the finished runs below a folder, sorted by path.
 
-    A run that is not finished, a damaged one, one of another version or with the result of another run is passed over;
-    `tell` hears which and why.
+    A run that is not finished, a damaged one, one of another version or with the result of another run is passed over,
+    and so is a folder that cannot be read; `tell` hears which and why.
     """
+
+    def unread(error: OSError) -> None:
+        tell(NotUsed(Path(error.filename), InputError(f"cannot be read ({error.strerror})")))
+
     found = []
-    for path in sorted(Path(path) for path, *names in os.walk(folder) if {RESULT, STATE} & {*names[0], *names[1]}):
+    walk = os.walk(folder, onerror=unread)
+    for path in sorted(Path(path) for path, *names in walk if {RESULT, STATE} & {*names[0], *names[1]}):
         try:
             found.append(_finished(Run(path)))
         except InputError as why:
