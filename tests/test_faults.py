@@ -176,7 +176,7 @@ def scenarios(given: Given) -> dict[str, Scenario]:
         "encode": Scenario(
             lambda place: [
                 *("train", given["photos"], "--model", given["clip"], "--epochs", 1),
-                *("--out", place / "run", "--json", "-q"),
+                *("--out", place / "run", "--json"),  # and not quietly: features that are made again are told of
             ],
             lambda place: {"run": figures(place / "run"), **stored(place / "cache")},
             code=ENCODE,
@@ -502,3 +502,4 @@ def test_damaged_features_are_made_again(victims, given, tmp_path, tell):
         tell[f"features {how}: {'made again and said' if 'damaged' in done.err else 'same features'}"] += 1
         shutil.rmtree(now)
     assert sum(tell.values()) >= LEAST
+    assert any("said" in came for came in tell)
