@@ -2,9 +2,9 @@
 
     DSPT_FAULT_SEED=7 DSPT_FAULTS=20 pytest tests/test_faults.py
 
-takes another sample, of twenty times as many; `make soak` does, and kills before every single change of a file. The
-scenarios are declared in SCENARIOS, what happens to each in FAULTS, how files are damaged in DAMAGES. Each test tells
-what came of its faults in the summary at the end.
+takes another sample, of twenty times as many; `make soak` takes five times as many. The commands are declared in
+`scenarios`, what happens to each in FAULTS, how files are damaged in DAMAGES. What came of all is told in the summary
+at the end.
 """
 
 from __future__ import annotations
@@ -153,9 +153,11 @@ EXPORT = """
 import dspt.data
 from dataclasses import replace
 from dspt import cli
-whole = dspt.data.open_dataset("embedded")
-few = replace(whole, train=whole.train.take([0, 50, 100]), test=whole.test.take([7]))
-dspt.data.open_dataset = lambda name: few
+open_dataset = dspt.data.open_dataset
+def open_few(name):
+    whole = open_dataset(name)
+    return replace(whole, train=whole.train.take([0, 50, 100]), test=whole.test.take([7]))
+dspt.data.open_dataset = open_few
 cli.main()
 """
 
