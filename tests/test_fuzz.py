@@ -372,7 +372,8 @@ def read_table(kind: str, file: Path) -> None:
         split = Split([f"/r/{i}.jpg" for i in range(6)], LABELS)
         found = noise.read_split(file, Dataset("x", tuple(NAMES), split, split, root="/r"), pytest.fail)
         assert 0 <= found.labels.min() <= found.labels.max() < 3
-        assert -1 <= found.true_labels.min() <= found.true_labels.max() < 3
+        if found.true_labels is not None:  # the name of its column may be damaged, too
+            assert -1 <= found.true_labels.min() <= found.true_labels.max() < 3
         return
     if kind.startswith("labels"):
         key = "#labels" if kind.endswith(("npz", "pt")) else ""
