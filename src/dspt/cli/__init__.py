@@ -18,7 +18,7 @@ from dspt import __version__
 from dspt.cli import learning, experiments, data  # noqa: F401
 
 # isort: on
-from dspt.cli.common import Terminated, app, in_flags, options, print, say_stopped
+from dspt.cli.common import Stopped, Terminated, app, in_flags, options, print, say_stopped
 from dspt.internal.errors import InputError
 from dspt.internal.files import in_words, is_trouble
 from dspt.internal.names import printable
@@ -49,7 +49,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            sys.exit(app(standalone_mode=False))
+            status = app(standalone_mode=False)
+            if status == 130:  # typer was stopped, before the command had begun
+                raise Stopped
+            sys.exit(status)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here and not at exit, where Python itself would complain
@@ -57,7 +60,7 @@ def main() -> None:
         error.message = printable(error.message)
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort) as stop:  # before the command has begun: it raises neither
+    except (Stopped, KeyboardInterrupt, typer.Abort) as stop:
         sys.exit(say_stopped(stop.__cause__ or stop))
     except InputError as error:
         print(f"dspt: {in_flags(error, options())}", file=sys.stderr)

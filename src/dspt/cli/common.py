@@ -26,15 +26,19 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which stops a command as Ctrl-C does: everything open is closed, and it says how to go on."""
 
 
+class Stopped(Exception):
+    """A command was stopped, by what is its cause; typer would end in silence after a KeyboardInterrupt."""
+
+
 class Commands(TyperGroup):
-    """The commands. Each of them, when it is stopped, says what is kept and how to go on."""
+    """The commands."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was called."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            raise typer.Exit(say_stopped(stop)) from None
+            raise Stopped from stop
 
 
 app = typer.Typer(
