@@ -258,8 +258,8 @@ def duplicate_lines(groups: Sequence[Duplicates] | None) -> Iterator[str]:
             images = sum(len(group.samples) for group in found)
             differ, leak = sum(group.labels_differ for group in found), sum(group.leaks for group in found)
             yield (
-                f"  {kind:<12} {images:,} images in {len(found):,} groups; groups with different labels: {differ:,}, in "
-                f"train and test: {leak:,}"
+                f"  {kind:<12} {images:,} images in {len(found):,} groups; groups with different labels: {differ:,}, "
+                f"in train and test: {leak:,}"
             )
             found.sort(key=lambda group: (not group.labels_differ, not group.leaks))
             for group in found[:_NAMED]:
