@@ -18,7 +18,17 @@ ANEW = "start anew with `overwrite`"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], known: dict[str, str]) -> None:
-    """Write tensors and what is known about them, sealed."""
+    """Write tensors and what is known about them, with a digest of both.
+
+    Parameters
+    ----------
+    path : Path
+        The file, replaced when all of it is written.
+    tensors : dict of str to Tensor
+        What is saved, wherever it is.
+    known : dict of str to str
+        What belongs to them, such as the identity of the run.
+    """
     from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
