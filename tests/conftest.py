@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,10 @@ from hypothesis import HealthCheck, settings
 from interrupted import Victims
 from PIL import Image
 from problems import feature_file
+
+# Whoever runs the tests in the background may have Ctrl-C ignored, which every process inherits.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, however long they take: a busy machine is no failure.
 settings.register_profile("dspt", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
