@@ -10,7 +10,7 @@ import pytest
 import torch
 from problems import NAMES, features
 
-from dspt import train
+from dspt import learners, train
 from dspt.config import Config
 from dspt.internal import threads
 from dspt.problem import Problem, Task
@@ -116,6 +116,8 @@ def test_a_small_tower_trains_with_one_thread():
     assert set(seen) == {1}
 
 
-def test_a_real_tower_keeps_its_threads():
-    """ViT-B/16's text tower has 512 x 2048 weights in its widest layer, and 17 positions in front of two names."""
-    assert threads.SMALL_PRODUCT < (17 + 2 * 2) * 512 * 2048
+def test_the_rule_looks_at_positions_times_the_widest_layer():
+    """The embedded tower's widest layer is 96 x 384; a shared beginning counts once."""
+    learner = learners.make(NAMES, Config(model="embedded", device="cpu"))
+    assert learner.product == learner.prompts.tokens * 96 * 384
+    assert 17 < learner.prompts.tokens < 17 * len(NAMES)

@@ -13,7 +13,7 @@ from problems import QUIET
 from dspt import noise
 from dspt.config import Config, NetworkConfig
 from dspt.data import open_dataset
-from dspt.data.dataset import Dataset, Split, benchmark
+from dspt.data.dataset import Dataset, Split
 from dspt.internal.errors import InputError
 from dspt.internal.names import PAPER_MODEL
 from dspt.learners import open_text_tower
@@ -178,10 +178,6 @@ class TestTheHeadline:
         assert f"{accuracies[-1]:.2f} %" in lines["dspt, as saved after epoch 4"]
         judged = evaluate(tmp_path / "run", str(data), QUIET)
         assert judged["accuracy"] == pytest.approx(accuracies[-1])
-
-    def test_a_benchmark_split_is_known(self):
-        split = benchmark(np.zeros((2, 2)), np.array([0, 1]))
-        assert split.truth_known
 
 
 class TestTheReport:

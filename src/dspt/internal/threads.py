@@ -21,8 +21,8 @@ _Result = TypeVar("_Result")
 # default is 300,000, or 8 ms. What other numbers cost is in docs/performance.md.
 SPINS = 1000
 
-# Multiplications of a matrix product, half a millisecond of one core, up to which further threads are not worth their
-# waiting. ViT-B/16's text tower has more with two classes, the embedded one with 400.
+# Multiplications of a matrix product, 0.4 ms of one core where it was measured, up to which further threads are not
+# worth their waiting. ViT-B/16's text tower has more with two classes, the embedded one with about a hundred.
 SMALL_PRODUCT = 2**24
 
 # Any of these is the user's own word on how threads wait.
