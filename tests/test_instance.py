@@ -116,3 +116,77 @@ def test_wrong_features_are_refused(features, sentence):
         corrupt([0, 1, 0, 1], 2, "instance", 0.4, features=features)
     with pytest.raises(InputError, match="only with it, found 'symmetric'"):
         corrupt([0, 1, 0, 1], 2, features=np.zeros((4, 2)))
+
+
+class TestLikely:
+    def by_hand(self, labels: np.ndarray, features: np.ndarray, row: int) -> int:
+        """Return the other class, of those with images, whose mean direction is nearest to an image."""
+        units = [x / np.linalg.norm(x) for x in features]
+        cosines = {}
+        for c in set(labels.tolist()) - {int(labels[row])}:
+            mean = np.mean([u for u, y in zip(units, labels, strict=True) if y == c], axis=0)
+            cosines[c] = units[row] @ mean / np.linalg.norm(mean)
+        return max(cosines, key=lambda c: cosines[c])
+
+    def problem(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(5)
+        labels = rng.permutation(np.arange(60) % 4)
+        labels[labels >= 2] += 1  # class 2 has no image
+        return labels, rng.normal(size=(60, 6)) * rng.uniform(0.1, 10, (60, 1))
+
+    def test_an_image_is_taken_for_the_class_whose_mean_it_is_nearest_to(self):
+        labels, features = self.problem()
+        noisy = corrupt(labels, 5, "inst-likely", 1.0, features=features)
+        assert noisy.tolist() == [self.by_hand(labels, features, row) for row in range(60)]
+
+    @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4, 0.9])
+    def test_the_same_images_are_flipped_as_by_inst(self, rate):
+        labels, features = self.problem()
+        for seed in range(4):
+            one, other = (
+                corrupt(labels, 5, kind, rate, seed, features=features) for kind in ("inst", "instance-likely")
+            )
+            np.testing.assert_array_equal(one != labels, other != labels)
+        flipped = np.flatnonzero(other != labels)
+        assert other[flipped].tolist() == [self.by_hand(labels, features, row) for row in flipped]
+
+    def test_lengths_of_features_do_not_matter(self):
+        labels, features = self.problem()
+        noisy = corrupt(labels, 5, "inst-likely", 0.6, features=features)
+        lengths = 2.0 ** (np.arange(60)[:, None] % 7)
+        np.testing.assert_array_equal(corrupt(labels, 5, "inst-likely", 0.6, features=lengths * features), noisy)
+
+    def test_of_classes_as_near_it_is_the_one_of_lower_index(self):
+        labels = np.arange(40) % 4
+        assert corrupt(labels, 4, "inst-likely", 1.0, features=np.ones((40, 3))).tolist() == [1, 0, 0, 0] * 10
+
+    def test_many_images_are_looked_at_some_at_a_time(self, monkeypatch):
+        labels, features = self.problem()
+        whole = corrupt(labels, 5, "inst-likely", 0.7, features=features)
+        monkeypatch.setattr("dspt.noise.similar._MOST", 42)  # seven rows of six
+        np.testing.assert_array_equal(corrupt(labels, 5, "inst-likely", 0.7, features=features), whole)
+
+    def test_images_of_one_class_cannot_be_taken_for_another(self):
+        labels, features = np.full(10, 2), np.ones((10, 3))
+        with pytest.raises(
+            InputError, match=r"^labels: all are of class 2, .* inst-likely needs images of two classes"
+        ):
+            corrupt(labels, 3, "inst-likely", 0.5, features=features)
+        assert (corrupt(labels, 3, "inst-likely", 0.0, features=features) == labels).all()
+        assert corrupt([], 3, "inst-likely", 0.5, features=np.zeros((0, 3))) == []
+
+    def test_the_written_form_comes_back(self):
+        spec = noise.parse("inst-likely:0.3")
+        assert (spec.kind, spec.rate, spec.sampling, str(spec)) == (
+            *("instance-likely", 0.3, "bernoulli"),
+            "inst-likely:0.3",
+        )
+        assert noise.parse(str(spec)) == spec == noise.parse("instance-likely:0.3")
+        assert spec.needs_features
+        assert not spec.needs_class_features
+
+    def test_without_features_it_is_refused(self):
+        with pytest.raises(
+            InputError, match=r"^features: go with kind 'instance' or 'instance-likely' .* without them$"
+        ):
+            corrupt([0, 1], 2, "inst-likely", 0.4)

@@ -163,7 +163,7 @@ class TestNamedDatasets:
     def test_an_image_that_is_left_out_changes_nobody_elses_label(self, dspt, clip, pets):
         options = ("--root", pets, "--model", clip, "--epochs", 1, "--skip-bad", "--json", "-q")
         labels = {}
-        for kind in ("sym:0.5", "inst:0.5"):
+        for kind in ("sym:0.5", "near:0.5", "inst:0.5"):
             for out in ("whole", "less"):
                 if out == "less":
                     (pets / "oxford_pets" / "images" / "train_2.jpg").unlink()
@@ -173,6 +173,7 @@ class TestNamedDatasets:
                 labels[folder] = labels_in(f"{folder}/labels.csv", CLASSES)
             photo(pets / "oxford_pets" / "images" / "train_2.jpg", 2)
         np.testing.assert_array_equal(labels["sym-whole"], labels["sym-less"])
+        np.testing.assert_array_equal(labels["nea-whole"], labels["nea-less"])
         # The flips are the same; what an image is taken for is measured against the others.
         flipped = [labels[name] != np.arange(6) % 3 for name in ("ins-whole", "ins-less")]
         np.testing.assert_array_equal(*flipped)
@@ -249,12 +250,13 @@ class TestNoise:
         given = labels_in("new/given.csv", CLASSES)
         np.testing.assert_array_equal(given, open_dataset(source).train.labels)
 
-    def test_of_instances_looks_at_the_features_of_the_images(self, text_tower, tmp_path):
+    @pytest.mark.parametrize("kind", ["inst", "inst-likely"])
+    def test_of_instances_looks_at_the_features_of_the_images(self, text_tower, tmp_path, kind):
         source = feature_file(tmp_path / "pets.npz")
         dataset = open_dataset(source)
-        run(dataset, Config(model=text_tower, epochs=1, seed=4), "inst:0.3", tmp_path / "run")
+        run(dataset, Config(model=text_tower, epochs=1, seed=4), f"{kind}:0.3", tmp_path / "run")
         given = labels_in(tmp_path / "run/labels.csv", NAMES)
-        expected = corrupt(dataset.train.labels, 4, "instance", 0.3, 4, features=dataset.train.items)
+        expected = corrupt(dataset.train.labels, 4, kind, 0.3, 4, features=dataset.train.items)
         np.testing.assert_array_equal(given, expected)
 
     @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from dspt import learners, methods, noise
 from dspt.config import Config, Settings
@@ -137,7 +138,7 @@ def pose(
     chosen = methods.make(config.method if method is None else method, **config.method_options())
     kind = learners.kind_of(config)
     _check_method(chosen, kind, weights is not None)
-    if spec.needs_features and not kind.has_clip:
+    if spec.needs_clip and not kind.has_clip:
         raise InputError(
             f"noise {spec}: it looks at CLIP's features, and a network from scratch has none; write such "
             "labels to a file with another run and give file:labels.csv"
@@ -148,26 +149,33 @@ def pose(
             "leave `views` out",
         )
     reporter = reporter or Reporter(silent=True)
-    given = None if spec.needs_features else given_split(dataset, spec, config.seed, reporter)
+    given = None if spec.needs_clip else given_split(dataset, spec, config.seed, reporter)
     learner = learners.make(dataset.class_names, config)
     start = learner.start()
     reader = learner.reader(reporter, cache, skip_bad)
     if len(dataset.test.labels):
         reader.check_there(dataset.test)  # the train split, read first, looks for its own files
     if given is None:
-        given = given_split(dataset, spec, config.seed, reporter, reader)
+        prototypes = learner.zero_shot if spec.needs_class_features else None
+        given = given_split(dataset, spec, config.seed, reporter, reader, prototypes)
     problem = _read(dataset, given, config, reader, weights)
     _check(problem, learner)
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
 
 
 def given_split(
-    dataset: Dataset, spec: noise.NoiseSpec, seed: int, reporter: Reporter, reader: Reader | None = None
+    dataset: Dataset,
+    spec: noise.NoiseSpec,
+    seed: int,
+    reporter: Reporter,
+    reader: Reader | None = None,
+    prototypes: Tensor | None = None,
 ) -> Split:
     """Return the train split with the labels to learn from: those of the source, of a file, or noise made here.
 
     The noise is drawn over the whole train split, so that few-shot sampling and images that are left out change
-    nobody else's label. A `reader` of features is needed for noise that looks at them.
+    nobody else's label. A `reader` of features is needed for noise that looks at them, class `prototypes` for noise
+    between similar classes.
 
     Parameters
     ----------
@@ -181,6 +189,8 @@ def given_split(
         Says that labels are taken in order, where a label file does not name its images.
     reader : Reader, optional
         Reads the train images as features; None for noise that does not look at them.
+    prototypes : Tensor of shape (C, D), optional
+        The zero-shot prototypes of the classes; None for noise that does not look at them.
 
     Returns
     -------
@@ -204,7 +214,8 @@ def given_split(
         features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
         features[kept] = found
     # Noise that was made here is known for what it is; labels as they come are not, unless source or file tells.
-    given = spec.apply(split.best_labels, classes, seed, features)
+    class_features = None if prototypes is None else prototypes.float().cpu().numpy()
+    given = spec.apply(split.best_labels, classes, seed, features, class_features)
     return Split(split.items, given, split.labels if split.true_labels is None else split.true_labels)
 
 

@@ -1,4 +1,4 @@
-"""Checks at the door: labels and class names from outside are refused in one form of sentence.
+"""Checks at the door: labels, features and class names from outside are refused in one form of sentence.
 
 torch is not imported here: a tensor can only be given by someone who has imported it.
 """
@@ -16,6 +16,9 @@ from dspt.internal.errors import InputError
 
 # No prompt has room for more characters.
 LONGEST_NAME = 1000
+
+# Rows looked at together: no second copy of all of them is ever made.
+_ROWS = 65536
 
 # CLIP's training stops at 100; cosines times this much are no probabilities any more.
 _MOST_SCALE = 1000
@@ -92,6 +95,34 @@ def checked_labels(labels: Any, num_classes: int | None = None) -> np.ndarray:
     return array.astype(np.int64)
 
 
+def checked_rows(values: Any, n: int, name: str, each: str) -> np.ndarray:
+    """Return `n` rows of finite numbers as an array, which is not copied.
+
+    Parameters
+    ----------
+    values : array or tensor of shape (n, D)
+    n : int
+        How many rows there must be.
+    name : str
+        What they are called.
+    each : str
+        What each row stands for: "label", "class".
+    """
+    try:
+        array = as_array(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: expected {n} rows of numbers, one for each {each}, found none to read") from None
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != n:
+        found = f"{array.dtype} of shape {array.shape}"
+        raise InputError(f"{name}: expected {n} rows of numbers, one for each {each}, found {found}")
+    for start in range(0, n, _ROWS):
+        finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
+        if not finite.all():
+            row = start + int(np.argmin(finite))
+            raise InputError(f"{name}: expected finite numbers, found another at row {row}")
+    return array
+
+
 def check_names(names: Sequence[str], where: str) -> None:
     """Raise `InputError` unless these are two or more different class names that can be written.
 
@@ -127,9 +158,9 @@ def is_text(name: str) -> bool:
     return True
 
 
-def as_array(labels: Any) -> np.ndarray:
-    """Return labels as an array of whatever type they are."""
-    return np.asarray(labels.detach().cpu() if is_tensor(labels) else labels)
+def as_array(values: Any) -> np.ndarray:
+    """Return labels or features as an array of whatever type they are."""
+    return np.asarray(values.detach().cpu() if is_tensor(values) else values)
 
 
 def is_tensor(labels: Any) -> bool:

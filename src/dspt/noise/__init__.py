@@ -2,6 +2,7 @@
 
 - corruption.py: the rules, and `NoiseSpec`, a rule that can be written down
 - instance.py: noise that depends on the image
+- similar.py: which classes and images are alike
 - labelfiles.py: label files, ours, which name their images, and other people's
 """
 

@@ -1,15 +1,17 @@
 """Label noise: given labels made from true labels, by a rule or from a file.
 
 What is drawn depends on the labels, the number of classes, the kind, the rate, the seed and the
-sampling, and on nothing else; instance-dependent noise depends on the features too. For one seed
-the labels that symmetric and pair noise flip at a lower rate are among those flipped at a higher
-one, and to the same classes, so that rates compare on the same mistakes.
+sampling, and on nothing else; instance-dependent noise depends on the features of the images too,
+similar-class noise on those of the classes. For one seed the labels that symmetric, pair and
+similar-class noise flip at a lower rate are among those flipped at a higher one, and to the same
+classes, so that rates compare on the same mistakes.
 
 torch is not imported here: a tensor can only be given by someone who has imported it.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.noise.instance import instance_noise
 from dspt.noise.labelfiles import csv_rows, read_labels, readable
+from dspt.noise.similar import nearest_classes
 
 Labels = TypeVar("Labels")
 
@@ -44,7 +47,7 @@ class Rule(NamedTuple):
     wrong: Callable[[np.ndarray, float], np.ndarray]
 
 
-# A new kind is a row here, and its form below.
+# A new kind is a row here, and its form below. "near" is made from the features of the classes, by `_near`.
 _RULES = {
     "symmetric": Rule(
         lambda stream, true, classes: 1 + stream.integers(len(true), classes - 1),
@@ -52,11 +55,18 @@ _RULES = {
     ),
     "pair": Rule(lambda stream, true, classes: 1, lambda same, rate: rate * np.roll(same, 1, axis=0)),
 }
-_FORMS = "none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy or file:labels.csv"
-_RATED = (*_RULES, "instance")
+_FORMS = (
+    "none, sym:0.4, pair:0.2, near:0.4, near-3:0.4, sym:0.4:bernoulli, inst:0.3, inst-likely:0.3, matrix:T.npy "
+    "or file:labels.csv"
+)
+_RULED = (*_RULES, "near")
+_BY_IMAGE = ("instance", "instance-likely")
 _FROM_FILES = ("matrix", "file")
+_RATED = (*_RULED, *_BY_IMAGE)
 _KINDS = ("none", *_RATED, *_FROM_FILES)
-_SHORT = {"symmetric": "sym", "instance": "inst"}
+# The argument of `corrupt` that a kind looks at besides the labels.
+_LOOKS_AT = {"matrix": "transition", "near": "class_features"} | dict.fromkeys(_BY_IMAGE, "features")
+_SHORT = {"symmetric": "sym", "instance": "inst", "instance-likely": "inst-likely"}
 _OTHER_NAMES = {"clean": "none"} | {short: kind for kind, short in _SHORT.items()}
 _SAMPLINGS = ("exact", "bernoulli")
 
@@ -70,6 +80,7 @@ def corrupt(
     sampling: str = "exact",
     transition: np.ndarray | None = None,
     features: np.ndarray | None = None,
+    class_features: np.ndarray | None = None,
 ) -> Labels:
     """Return noisy labels in the type of `labels`, which is left as it was.
 
@@ -79,22 +90,31 @@ def corrupt(
         The true labels.
     num_classes : int
         C, 2 or more.
-    kind : {"symmetric", "pair", "instance", "matrix", "none"}
+    kind : {"symmetric", "pair", "near", "near-K", "instance", "instance-likely", "matrix", "none"}
         "symmetric" ("sym") moves a label to one of the C-1 other classes, each as likely; "pair"
-        to `(label + 1) % C`; "instance" ("inst") to a class that depends on the image's
-        `features`; "matrix" draws from `transition`; "none" ("clean") changes nothing.
+        to `(label + 1) % C`; "near" to the class whose `class_features` have the highest cosine
+        with those of the true class; "near-3" to one of the three nearest, in proportion to the
+        softmax of 100 times the cosine; "instance" ("inst") to a class that a random projection
+        of the image's `features` names; "instance-likely" ("inst-likely") to the other class whose
+        mean feature has the highest cosine with the image's, of the classes that have images;
+        "matrix" draws from `transition`; "none" ("clean") changes nothing.
     rate : float in 0..1
-        How many labels become wrong, for "symmetric", "pair" and "instance".
+        How many labels become wrong, for all kinds but "matrix" and "none".
     seed : int
         Any integer. The same arguments give the same labels on every platform.
     sampling : {"exact", "bernoulli"}
         "exact" changes `int(rate * N)` labels, drawn without replacement over the whole set.
-        "bernoulli" changes each label independently. A matrix and "instance" fix no count, so they
-        are always drawn by "bernoulli".
+        "bernoulli" changes each label independently. A matrix, "instance" and "instance-likely" fix
+        no count, so they are always drawn by "bernoulli".
     transition : array of shape (C, C), optional
         `T[j, k] = Pr(noisy = j | true = k)`, so every column sums to 1; makes the kind "matrix".
     features : array of shape (N, D), optional
-        What "instance" noise looks at: a description of each image, such as its CLIP features.
+        What "instance" and "instance-likely" noise look at: a description of each image, such as
+        its CLIP features.
+    class_features : array of shape (C, D), optional
+        What "near" noise looks at: a description of each class, such as CLIP's features of its
+        name. Any finite numbers; their lengths do not matter. Of classes that are as near, the one
+        of lower index counts as nearer.
 
     Returns
     -------
@@ -105,44 +125,45 @@ def corrupt(
     kind = _known_kind(kind)
     if transition is not None and kind == "symmetric":
         kind = "matrix"  # the default kind: a matrix says all there is to say
-    if (transition is not None) != (kind == "matrix"):
-        raise InputError(f"transition: goes with kind 'matrix' and only with it, found {kind!r}")
-    if (features is not None) != (kind == "instance"):
-        raise InputError(f"features: go with kind 'instance' and only with it, found {kind!r}")
+    _check_looked_at(kind, transition=transition, features=features, class_features=class_features)
     sampling = _known_sampling(sampling, kind)
-    stream = Stream(seed, "noise", kind, sampling)
+    # Of one family: near-3 flips the labels that near flips.
+    stream = Stream(seed, "noise", _family(kind), sampling)
     if kind == "none":
         noisy = true
     elif transition is not None:
         noisy = _draw(stream, true, checked_transition(transition, num_classes))
     elif features is not None:
-        noisy = instance_noise(true, num_classes, _checked_rate(rate), seed, features)
+        noisy = instance_noise(true, num_classes, _checked_rate(rate), seed, features, kind == "instance-likely")
     else:
         flipped = _flipped(stream, len(true), _checked_rate(rate), sampling)
-        step = _RULES[kind].step(stream, true, num_classes)
+        step = _rule(kind, num_classes, class_features).step(stream, true, num_classes)
         noisy = np.where(flipped, (true + step) % num_classes, true)
     return cast(Labels, _like(labels, noisy))
 
 
-def transition_matrix(kind: str, num_classes: int, rate: float) -> np.ndarray:
+def transition_matrix(kind: str, num_classes: int, rate: float, class_features: np.ndarray | None = None) -> np.ndarray:
     """Return the float64 matrix `T[j, k] = Pr(noisy = j | true = k)` of a kind of noise.
 
     Parameters
     ----------
-    kind : {"symmetric", "pair", "none"}
+    kind : {"symmetric", "pair", "near", "near-K", "none"}
     num_classes : int
         C, 2 or more.
     rate : float in 0..1
         The probability that a label is wrong: every `T[k, k]` is `1 - rate`.
+    class_features : array of shape (C, D), optional
+        A description of each class, for "near" and only for it.
     """
     _check_classes(num_classes)
     kind, rate = _known_kind(kind), _checked_rate(rate)
     same = np.eye(num_classes)
+    if kind != "none" and _family(kind) not in _RULED:
+        raise InputError(f"transition_matrix: kind {kind!r} has no formula; those that have are {', '.join(_RULED)}")
+    _check_looked_at(kind, class_features=class_features)
     if kind == "none":
         return same
-    if kind not in _RULES:
-        raise InputError(f"transition_matrix: kind {kind!r} has no formula; those that have are {', '.join(_RULES)}")
-    matrix: np.ndarray = (1 - rate) * same + _RULES[kind].wrong(same, rate)
+    matrix: np.ndarray = (1 - rate) * same + _rule(kind, num_classes, class_features).wrong(same, rate)
     return matrix
 
 
@@ -176,14 +197,15 @@ class NoiseSpec:
 
     Attributes
     ----------
-    kind : {"none", "symmetric", "pair", "instance", "matrix", "file"}
+    kind : {"none", "symmetric", "pair", "near", "near-K", "instance", "instance-likely", "matrix", "file"}
+        "near-1" becomes "near".
     rate : float
-        The noise rate of "symmetric", "pair" and "instance", else 0.
+        The noise rate; 0 for "none", "matrix" and "file".
     path : str, optional
         The matrix file (.npy or .csv) of "matrix"; the label file of "file", with #KEY after it
         where one of several arrays is meant.
     sampling : {"exact", "bernoulli"}
-        See `corrupt`; "matrix" and "instance" are always "bernoulli".
+        See `corrupt`; "matrix", "instance" and "instance-likely" are always "bernoulli".
     """
 
     kind: str = "none"
@@ -192,19 +214,30 @@ class NoiseSpec:
     sampling: str = "exact"
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
+        if _family(self.kind) not in _KINDS:
             raise InputError(f"noise: no kind {self.kind!r}; expected {_FORMS}")
+        object.__setattr__(self, "kind", _plain_kind(self.kind))
         if (self.kind in _FROM_FILES) != bool(self.path):
             needs = "takes no file" if self.path else "needs a file"
             raise InputError(f"noise: {self.kind} {needs}; expected {_FORMS}")
-        if _checked_rate(self.rate) and self.kind not in _RATED:
+        if _checked_rate(self.rate) and _family(self.kind) not in _RATED:
             raise InputError(f"noise: {self.kind} takes no rate, found {self.rate}")
         object.__setattr__(self, "sampling", _known_sampling(self.sampling, self.kind))
 
     @property
     def needs_features(self) -> bool:
         """Whether the images have to be encoded before their labels are made."""
-        return self.kind == "instance"
+        return self.kind in _BY_IMAGE
+
+    @property
+    def needs_class_features(self) -> bool:
+        """Whether the names of the classes have to be encoded before labels are made."""
+        return _family(self.kind) == "near"
+
+    @property
+    def needs_clip(self) -> bool:
+        """Whether labels cannot be made without a tower of CLIP, be it of images or of texts."""
+        return self.needs_features or self.needs_class_features
 
     def __str__(self) -> str:
         if self.kind in _FROM_FILES:
@@ -215,11 +248,18 @@ class NoiseSpec:
         name = _SHORT.get(self.kind, self.kind)
         return f"{name}:{float(self.rate)}{':bernoulli' if drawn else ''}"
 
-    def apply(self, labels: Any, num_classes: int, seed: int, features: np.ndarray | None = None) -> np.ndarray:
+    def apply(
+        self,
+        labels: Any,
+        num_classes: int,
+        seed: int,
+        features: np.ndarray | None = None,
+        class_features: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return the given labels for true `labels`, as an int64 array.
 
         A label file that holds true labels too must have the same ones. `features` are needed if
-        `needs_features`, and not looked at otherwise.
+        `needs_features`, `class_features` if `needs_class_features`; they are not looked at otherwise.
 
         Parameters
         ----------
@@ -231,6 +271,8 @@ class NoiseSpec:
             Seed of what is drawn; a label file and "none" draw nothing.
         features : array of shape (N, D), optional
             A description of each image, such as its CLIP features.
+        class_features : array of shape (C, D), optional
+            A description of each class, such as CLIP's features of its name.
         """
         _check_classes(num_classes)
         true = checked_labels(labels, num_classes)
@@ -238,14 +280,15 @@ class NoiseSpec:
             return read_labels(self.path, num_classes, len(true), true)
         matrix = _read_matrix(Path(self.path)) if self.path else None
         features = features if self.needs_features else None
-        return corrupt(true, num_classes, self.kind, self.rate, seed, self.sampling, matrix, features)
+        class_features = class_features if self.needs_class_features else None
+        return corrupt(true, num_classes, self.kind, self.rate, seed, self.sampling, matrix, features, class_features)
 
 
 def parse(text: str) -> NoiseSpec:
     """Return the noise that `text` describes.
 
-    Forms: `none`, `sym:RATE`, `pair:RATE`, either with `:exact` or `:bernoulli` after it,
-    `inst:RATE`,
+    Forms: `none`; `sym:RATE`, `pair:RATE`, `near:RATE`, `near-K:RATE`, each with `:exact` or
+    `:bernoulli` after it if that is wanted; `inst:RATE`, `inst-likely:RATE`;
     `matrix:FILE` with a transition matrix (.npy or .csv), `file:FILE` with given labels (.csv or
     .npy), `file:FILE#KEY` with one of the arrays of given labels in a file (.npz or .pt).
     """
@@ -267,6 +310,27 @@ def parse(text: str) -> NoiseSpec:
     return NoiseSpec(kind, rate, sampling=sampling or "exact")
 
 
+def _rule(kind: str, num_classes: int, class_features: np.ndarray | None) -> Rule:
+    """Return how labels of this kind become wrong."""
+    return _RULES[kind] if class_features is None else _near(class_features, num_classes, _nearest(kind) or 1)
+
+
+def _near(class_features: np.ndarray, num_classes: int, k: int) -> Rule:
+    """Return the rule by which a label becomes one of the `k` nearest classes."""
+    others, likely = nearest_classes(class_features, num_classes, k)
+
+    def step(stream: Stream, true: np.ndarray, classes: int) -> np.ndarray:
+        found: np.ndarray = others[true, _draw(stream, true, likely.T)] - true
+        return found
+
+    def wrong(same: np.ndarray, rate: float) -> np.ndarray:
+        matrix = np.zeros_like(same)
+        matrix[others.T, np.arange(len(same))] = rate * likely.T
+        return matrix
+
+    return Rule(step, wrong)
+
+
 def _flipped(stream: Stream, n: int, rate: float, sampling: str) -> np.ndarray:
     """Return which of `n` labels become wrong."""
     if sampling == "bernoulli":
@@ -277,7 +341,7 @@ def _flipped(stream: Stream, n: int, rate: float, sampling: str) -> np.ndarray:
 
 
 def _draw(stream: Stream, true: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """Return one label from the column of `transition` of each true label."""
+    """Return, for each true label, the number of a row drawn from its column of `transition`."""
     cumulative = transition.cumsum(axis=0)
     # Ends every column at exactly 1, so that no draw falls past the last class it may give.
     cumulative /= cumulative[-1]
@@ -300,17 +364,47 @@ def _checked_rate(rate: float) -> float:
     return float(rate)
 
 
+def _check_looked_at(kind: str, **given: np.ndarray | None) -> None:
+    """Raise `InputError` if what a kind looks at is missing, or something is given that it does not look at."""
+    for name, value in given.items():
+        kinds = [one for one, what in _LOOKS_AT.items() if what == name]
+        if (value is not None) != (_family(kind) in kinds):
+            go, them = ("goes", "it") if name == "transition" else ("go", "them")
+            named = " or ".join(map(repr, kinds))
+            without = f" without {them}" if value is None else ""
+            raise InputError(f"{name}: {go} with kind {named} and only with it, found {kind!r}{without}")
+
+
 def _known_kind(kind: str) -> str:
     found = _OTHER_NAMES.get(kind, kind)
-    if found not in _KINDS or found == "file":
+    if _family(found) not in _KINDS or found == "file":
         raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")
-    return found
+    return _plain_kind(found)
+
+
+def _family(kind: str) -> str:
+    """Return the kind, of which "near-3" is "near"."""
+    return kind if _nearest(kind) is None else "near"
+
+
+def _plain_kind(kind: str) -> str:
+    """Return the one name of a kind: "near-1" is "near"."""
+    k = _nearest(kind)
+    if k == 0:
+        raise InputError(f"noise {kind}: expected 1 or more nearest classes, as in near-3")
+    return kind if k is None else "near" if k == 1 else f"near-{k}"
+
+
+def _nearest(kind: str) -> int | None:
+    """Return K of "near-K", which is 1 of "near"; None for other kinds."""
+    found = re.fullmatch("near(?:-([0-9]{1,9}))?", kind)
+    return int(found[1] or 1) if found else None
 
 
 def _known_sampling(sampling: str, kind: str) -> str:
     if sampling not in _SAMPLINGS:
         raise InputError(f"sampling: expected exact or bernoulli, found {sampling!r}")
-    return "bernoulli" if kind in ("matrix", "instance") else sampling
+    return "bernoulli" if kind in ("matrix", *_BY_IMAGE) else sampling
 
 
 def _like(labels: Any, values: np.ndarray) -> Any:

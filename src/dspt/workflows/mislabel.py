@@ -16,7 +16,7 @@ from dspt.data import Dataset
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_free
 from dspt.internal.progress import Reporter
-from dspt.learners import open_encoder
+from dspt.learners import open_encoder, open_text_tower, zero_shot_prototypes
 from dspt.noise.labelfiles import label_file
 from dspt.problem import given_split
 from dspt.workflows.train import say_notes, told_skipped
@@ -52,7 +52,8 @@ def mislabel(
     seed : int
         Seed of the noise.
     model : str
-        The CLIP checkpoint whose features the noise looks at; not opened for noise that looks at none.
+        The CLIP checkpoint whose features of images or class names the noise looks at; not opened for noise that looks
+        at none.
     reporter : Reporter
         Says the notes of the data and shows how far encoding is.
     skip_bad : bool
@@ -78,11 +79,13 @@ def mislabel(
     plots.check_path(picture, overwrite)
     true, names = dataset.train.best_labels, dataset.class_names
     say_notes(dataset, reporter)
-    encoder = None
+    encoder = prototypes = None
+    config = Config(model=dataset.model_for(model))
     if spec.needs_features:
-        model = dataset.model_for(model)
-        encoder = open_encoder(Config(model=model), open_checkpoint(model), reporter, skip_bad=skip_bad)
-    split = given_split(dataset, spec, seed, reporter, encoder)
+        encoder = open_encoder(config, open_checkpoint(config.model), reporter, skip_bad=skip_bad)
+    if spec.needs_class_features:
+        prototypes = zero_shot_prototypes(open_text_tower(config), names, config.template)
+    split = given_split(dataset, spec, seed, reporter, encoder, prototypes)
     given = split.labels
     pairs, counts = np.unique(true * len(names) + given, return_counts=True)
     wrong = pairs // len(names) != pairs % len(names)
@@ -96,7 +99,7 @@ def mislabel(
     return {
         "data": dataset.name,
         "noise": str(spec),
-        "model": model if spec.needs_features else None,
+        "model": config.model if spec.needs_clip else None,
         "seed": seed,
         "labels": len(true),
         "wrong": total,
