@@ -57,9 +57,10 @@ def train(
     noise: Annotated[
         str,
         typer.Option(
-            help="Labels to make wrong: none, sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3 (depends on "
-            "the image), matrix:T.npy, or given labels from file:labels.csv or "
-            "file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
+            help="Labels to make wrong: none, sym:0.4, pair:0.2, near:0.4 (the class of the most similar name), "
+            "near-3:0.4 (one of the three most similar), sym:0.4:bernoulli, inst:0.3 (depends on the image), "
+            "inst-likely:0.3 (the class that the image looks most like), matrix:T.npy, or given labels from "
+            "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
         ),
     ] = "none",
     test: Test = None,
@@ -356,7 +357,11 @@ def make_noise(
     data: Data,
     kind: Annotated[
         str,
-        typer.Option("--noise", help="sym:0.4, pair:0.2, sym:0.4:bernoulli, inst:0.3, matrix:T.npy, ..."),
+        typer.Option(
+            "--noise",
+            help="sym:0.4, pair:0.2, near:0.4, near-3:0.4, sym:0.4:bernoulli, inst:0.3, inst-likely:0.3, "
+            "matrix:T.npy, ...",
+        ),
     ],
     out: Annotated[
         Path,
@@ -371,7 +376,11 @@ def make_noise(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
     model: Annotated[
-        str, typer.Option(help="The checkpoint whose features inst: looks at; not used otherwise.")
+        str,
+        typer.Option(
+            help="The checkpoint whose features of images (inst:, inst-likely:) or of class names (near:) are looked "
+            "at; not used otherwise."
+        ),
     ] = AUTO,
     root: Root = None,
     class_names: ClassNames = None,
@@ -388,7 +397,8 @@ def make_noise(
     \b
     Examples:
       dspt noise embedded --noise pair:0.4 --out labels.csv
-      dspt noise photos/ --noise inst:0.3 --out labels.csv
+      dspt noise photos/ --noise near:0.3 --out labels.csv
+      dspt noise photos/ --noise inst-likely:0.3 --out labels.csv
       dspt train photos/ --noise file:labels.csv
     """
     from dspt.data import open_dataset

@@ -36,7 +36,7 @@ def run(
     config
         A `Config` for what is learnt on CLIP's features, a `NetworkConfig` for a network from scratch.
     noise_spec
-        "none", "sym:0.4", "pair:0.2", "inst:0.3", "file:labels.csv", ...
+        "none", "sym:0.4", "pair:0.2", "near:0.4", "inst:0.3", "file:labels.csv", ...
     out
         The run folder; named after the settings under runs/ if not given.
     overwrite
