@@ -22,6 +22,7 @@ from dspt.experiments.catalogue import EXPERIMENTS, Condition
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
+from dspt.noise import parse
 from dspt.runs import description
 
 
@@ -45,8 +46,8 @@ def small(name, data, **settings):
 class TestCatalogue:
     def test_has_the_papers_tables_and_figures(self):
         kinds = Counter(experiment.kind for experiment in EXPERIMENTS.values())
-        assert kinds == {"table": 6, "figure": 6}
-        names = "main extreme similar unsupervised cifar10 methods"
+        assert kinds == {"table": 7, "figure": 6}
+        names = "main extreme similar unsupervised cifar10 methods realistic"
         names += " accuracy-vs-noise gradient-distribution"
         names += " loss-curves gradient-curves logitclip-tau early-accuracy"
         assert set(EXPERIMENTS) == set(names.split())
@@ -95,6 +96,14 @@ class TestCatalogue:
         assert paper.accuracy("main", Condition("embedded", "sym:0.4"), "DSPT") is None
         assert paper.zero_shot("oxford_pets") == 88.19
 
+    def test_realistic_has_noise_between_what_is_alike_and_no_figure_of_the_paper(self):
+        realistic = catalogue.get("realistic")
+        assert len(list(realistic.runs())) == 3 * 5 * 7 * 3
+        assert all(parse(noise).needs_clip for noise in realistic.noises)
+        assert not any(
+            paper.accuracy("realistic", c, v.label) for c in realistic.conditions for v in realistic.variants
+        )
+
     def test_only_narrows(self):
         found = catalogue.narrowed(catalogue.get("main"), "dataset=pets,method=dspt,method=mae,seed=2,noise=sym:0.4")
         assert [(r.condition.dataset, r.variant.method, r.seed) for r in found.runs()] == [
@@ -141,6 +150,14 @@ class TestCatalogue:
             ("sym:0.4", ("symmetric", "40 %"), "sym 40 %", "40 % symmetric"),
             ("pair:0.125", ("pair-flip", "12.5 %"), "pair 12.5 %", "12.5 % pair-flip"),
             ("inst:0.3", ("instance", "30 %"), "instance 30 %", "30 % instance"),
+            (
+                "inst-likely:0.3",
+                ("instance, likeliest", "30 %"),
+                "instance-likely 30 %",
+                "30 % instance, likeliest",
+            ),
+            ("near:0.3", ("similar-class", "30 %"), "near 30 %", "30 % similar-class"),
+            ("near-3:0.3", ("similar-class, 3 nearest", "30 %"), "near-3 30 %", "30 % similar-class, 3 nearest"),
             ("none", ("", "clean"), "clean", "no wrong labels"),
             ("file:given.csv", ("", "file:given.csv"), "file:given.csv", "file:given.csv"),
         ],
@@ -164,8 +181,8 @@ class TestJobs:
             assert pickle.loads(pickle.dumps(job)) == job
 
     def test_folders_are_named_as_they_always_were(self):
-        # all but the table of every method, which grows with each of them
-        found = [str(job.folder) for job in self.every("methods")]
+        # all but the table of every method, which grows with each of them, and what came later
+        found = [str(job.folder) for job in self.every("methods", "realistic")]
         # Written down from version 0.1.0: with another name, what was run would be run again.
         assert {
             "runs/Caltech101/coop-sym-0.4-seed1-6f775b9f",

@@ -147,6 +147,15 @@ def test_only_the_directions_of_the_class_features_matter() -> None:
     assert (corrupt(true, 6, "near-3", 0.5, seed=2, class_features=features) != noisy).any()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_directions_that_differ_by_rounding_alone_are_a_tie(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=100) * rng.uniform(0.1, 10, (40, 1))
+    order, likely = nearest_classes(features, 40, 2)
+    assert order.tolist() == [[1, 2], [0, 2], *([[0, 1]] * 38)]
+    assert (likely == 0.5).all()
+
+
 def test_rows_have_length_one_however_large_or_small_they_are() -> None:
     rows = np.array([[3.0, 4.0], [3e200, 4e200], [3e-310, 4e-310], [0, 0]])
     np.testing.assert_allclose(unit_rows(rows), [[0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [0, 0]], rtol=1e-9)

@@ -1,4 +1,4 @@
-"""The experiments of the paper: declarations, from which runs, tables and figures are made."""
+"""The experiments, the paper's and some of our own: declarations, from which runs, tables and figures are made."""
 
 from __future__ import annotations
 
@@ -152,6 +152,15 @@ EXPERIMENTS: dict[str, Experiment] = {
                 *(NLPROMPT, JOAPR, UPL, ROBUST_UPL, GCE, NCE, SCE, NCE_RCE, MAE, DSPT, DSPT_AUTO),
             ),
             seeds=(1,),
+        ),
+        Experiment(
+            "realistic",
+            "table",
+            "Accuracy (%) under noise that depends on what looks alike: classes, and images",
+            _every(
+                ("Caltech101", "UCF101", "DTD"), ("near:0.2", "near:0.4", "inst:0.2", "inst:0.4", "inst-likely:0.4")
+            ),
+            (COOP, GCE, SCE, NLPROMPT, MAE, DSPT, DSPT_AUTO),
         ),
         Experiment(
             "accuracy-vs-noise",

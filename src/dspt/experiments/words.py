@@ -6,6 +6,7 @@ from dspt.noise import parse
 
 # The kinds of noise the paper has, as it names them.
 KINDS = {"symmetric": "symmetric", "pair": "pair-flip"}
+_OTHERS = {"near": "similar-class", "instance-likely": "instance, likeliest"}
 
 
 def kind(noise: str) -> str:
@@ -25,7 +26,9 @@ def heading(noise: str) -> tuple[str, str]:
         return "", "clean"
     if spec.path:  # labels or a matrix from a file: there is no rate
         return "", noise
-    return KINDS.get(spec.kind, spec.kind), f"{percentage(noise):g} %"
+    _, _, k = spec.kind.partition("near-")
+    group = f"similar-class, {k} nearest" if k else (KINDS | _OTHERS).get(spec.kind, spec.kind)
+    return group, f"{percentage(noise):g} %"
 
 
 def short(noise: str) -> str:
