@@ -155,5 +155,5 @@ class TestEveryLearner:
         assert clf.history_[0]["loss"] is None
 
     def test_another_name_is_refused(self):
-        with pytest.raises(InputError, match="learner = 'maple': expected prompt, cocoop or"):
+        with pytest.raises(InputError, match="learner = 'maple': expected prompt, cocoop, prototypes or posterior"):
             learners.kind_of(Config(learner="maple"))

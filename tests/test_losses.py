@@ -1,7 +1,6 @@
 """Claims about the losses, against formulas written out in numpy and scipy."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -34,7 +33,6 @@ DEFAULTS = {
     "square": {},
     "dspt": {},
     "dspt-scale": {"s": 1},
-    "shifted": {"shift": 0},
 }
 OTHERS = {
     "smoothing": [{"eps": 0.0}, {"eps": 0.5}],
@@ -48,7 +46,6 @@ OTHERS = {
     "logitnorm": [{"t": 0.1}],
     "logitclip": [{"tau": 4.0}, {"tau": 4.0, "reciprocal": True}, {"tau": 0.1}],
     "dspt-scale": [{"s": 0.01}, {"s": 30.0}],
-    "shifted": [{"shift": 1e-3}, {"shift": 0.6}, {"shift": 1.0}],
 }
 CASES = [(name, hyper) for name in DEFAULTS for hyper in [{}, *OTHERS.get(name, [])]]
 SOFTMAX_BASED = [name for name in DEFAULTS if name not in {"logitnorm", "logitclip", "square"}]
@@ -97,9 +94,6 @@ def expected(name: str, z: np.ndarray, y: int, **hyper: float) -> float:
             return -np.log(softmax(softmax(z))[y])
         case "dspt-scale":
             return -np.log(softmax(h["s"] * softmax(z))[y]) / h["s"]
-        case "shifted":
-            n = h["shift"]
-            return -(1 + n) * np.log((np.exp(log_p[y]) + n) / (1 + n)) if n else ce
     raise AssertionError(name)
 
 
@@ -311,25 +305,6 @@ def test_outer_scale_runs_from_mae_to_double_softmax(row: list[float], label: in
     assert abs(float(scaled) - math.log(classes) / 1e-6 - (1 / classes - p_y)) < 1e-5
     torch.testing.assert_close(gradient, differentiated("mae", logits, labels)[1], rtol=0, atol=1e-6)
     torch.testing.assert_close(losses.get("dspt-scale")(logits, labels), F.cross_entropy(logits.softmax(1), labels))
-
-
-@claim
-@given(rows_of_logits, st.integers(0, 8))
-def test_shifted_runs_from_cross_entropy_to_mae(row: list[float], label: int) -> None:
-    logits, labels = sample(row, label)
-    steps = [float(losses.get("shifted")(logits, labels, shift=n)) for n in (0, 0.1, 1, 10, 1e6)]
-    assert steps[0] == pytest.approx(float(F.cross_entropy(logits, labels)))
-    assert steps[-1] == pytest.approx(1 - float(logits.softmax(1)[0, labels[0]]), abs=1e-5)
-    # falling, up to the rounding of float32
-    assert all(later <= sooner * (1 + 1e-5) + 1e-6 for sooner, later in pairwise(steps))
-
-
-@pytest.mark.parametrize("shift", [1e-300, 1e-30, 1e-20, 1e-12, 1e-6])
-def test_a_tiny_shift_has_a_finite_gradient(shift: float) -> None:
-    for dtype in (torch.float32, torch.float64):
-        logits, labels = torch.tensor([[0.0, 200.0]], dtype=dtype), torch.tensor([0])
-        _, gradient = differentiated("shifted", logits, labels, shift=shift)
-        assert torch.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

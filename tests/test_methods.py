@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from checkpoints import tiny_clip
 from problems import NAMES, features
 from scipy.stats import norm
@@ -20,19 +21,21 @@ from dspt.learners import open_text_tower
 from dspt.methods import METHODS, joapr, nlprompt
 from dspt.methods.method import Epoch
 from dspt.methods.nlprompt import transport
+from dspt.posterior import label_posterior
 from dspt.problem import Problem, Task
 from dspt.workflows.train import run
 
 TRAINED = [name for name, method in METHODS.items() if method.trains]
 
 
-def epoch(logits, labels, zero_shot=None, number=0, memory=None) -> Epoch:
+def epoch(logits, labels, zero_shot=None, number=0, memory=None, posterior=None) -> Epoch:
     """Return what a method sees: these logits of the prompt, these given labels."""
     return Epoch(
         number=number,
         labels=torch.tensor(labels),
         logits=lambda: torch.tensor(logits, dtype=torch.float32),
         zero_shot_logits=lambda: torch.tensor(zero_shot, dtype=torch.float32),
+        posterior=lambda: posterior,
         stream=partial(Stream, 1, "test", number),
         memory={} if memory is None else memory,
     )
@@ -209,42 +212,32 @@ class TestNLPrompt:
 
 
 class TestDSPTAuto:
-    # Sure predictions of ten samples; three labels are wrong.
-    LOGITS = (12.0 * np.eye(5)[np.arange(10) % 5]).tolist()
-    LABELS = (0, 1, 2, 3, 4, 0, 1, 3, 4, 0)
+    def posterior(self):
+        random = np.random.default_rng(0)
+        true = np.arange(90) % 3
+        x = 3 * random.standard_normal((3, 8))[true] + random.standard_normal((90, 8))
+        return true, label_posterior(x, np.where(np.arange(90) < 18, (true + 1) % 3, true))
 
-    def plan(self, memory=None):
-        given = epoch([], self.LABELS, self.LOGITS, memory=memory)
-        return methods.make("dspt-auto").plan(given)[0]
+    def test_learns_each_sample_as_what_its_label_most_probably_ought_to_be(self):
+        true, found = self.posterior()
+        (phase,) = methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=found))
+        assert phase.samples.tolist() == list(range(90))
+        assert phase.targets.argmax(1).tolist() == true.tolist()
+        assert_close(phase.targets, torch.from_numpy(found.probabilities))
 
-    def test_estimates_the_noise_rate_from_the_zero_shot_prediction(self):
-        memory = {}
-        self.plan(memory)
-        assert float(memory["noise_rate"]) == pytest.approx(0.3, abs=1e-3)
-        # a share of 3 in 10, each label certainly right or wrong: sqrt(0.3 * 0.7 / 10)
-        assert float(memory["noise_rate_error"]) == pytest.approx(0.145, abs=2e-3)
+    def test_its_loss_is_the_cross_entropy_of_a_distribution(self):
+        _, found = self.posterior()
+        (phase,) = methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=found))
+        logits, targets = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.eye(3)[[0, 1, 2, 0]]
+        targets = 0.7 * targets + 0.1
+        assert_close(phase.loss(logits, targets), F.cross_entropy(logits, targets, reduction="none"))
 
-    @pytest.mark.parametrize(("rate", "error"), [(0.0, 0.004), (0.005, 0.005)])
-    def test_labels_as_good_as_clean_are_learnt_with_cross_entropy(self, rate, error):
-        memory = {"noise_rate": torch.tensor(rate), "noise_rate_error": torch.tensor(error)}
-        logits, label = torch.tensor([[1.0, 0.0]]), torch.tensor([1])
-        assert_close(self.plan(memory).loss(logits, label), losses.get("ce")(logits, label, "none"))
-
-    def test_shifts_every_sample_by_the_upper_end_of_the_estimate(self):
-        phase = self.plan()
-        n = 0.3 + 0.145 - 0.01
-        logits = torch.tensor([[2.0, 0, 0]], dtype=torch.float64)
-        p = float(logits.softmax(1)[0, 0])
-        expected = (1 + n) * np.log((1 + n) / (p + n))
-        assert float(phase.loss(logits, torch.tensor([0]))) == pytest.approx(expected, rel=1e-2)
-        assert phase.samples.tolist() == list(range(10))
-        assert phase.targets.tolist() == list(self.LABELS)
-
-    def test_keeps_its_first_estimate(self):
-        memory = {"noise_rate": torch.tensor(0.9), "noise_rate_error": torch.tensor(0.3)}
-        logits, label = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
-        found = self.plan(memory).loss(logits, label)
-        assert_close(found, losses.get("shifted")(logits, label, "none", shift=1.0))
+    def test_what_it_found_about_the_labels_is_kept_with_the_run(self):
+        _, found = self.posterior()
+        memory: dict[str, torch.Tensor] = {}
+        methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=found, memory=memory))
+        assert float(memory["noise_rate"]) == pytest.approx(0.2, abs=0.02)
+        assert abs(float(memory["noise_rate"]) - 0.2) <= 2 * float(memory["noise_rate_error"])
 
 
 class TestJoAPR:

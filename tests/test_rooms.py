@@ -25,6 +25,7 @@ ORDER = [
     ("problem",),
     ("train",),
     ("runs",),
+    ("selection",),
     ("classifier", "plots"),
     ("workflows",),
     ("engine",),

@@ -13,34 +13,40 @@ __version__ = "0.1.0"
 spare_waiting_threads()  # before anything loads torch, which reads it once
 
 if TYPE_CHECKING:
-    from dspt import losses, methods, noise, theory
+    from dspt import losses, methods, noise, posterior, theory
     from dspt.classifier import PromptClassifier, load
     from dspt.internal.errors import InputError
     from dspt.losses import double_softmax_cross_entropy
     from dspt.noise import corrupt
+    from dspt.posterior import Posterior, label_posterior
 
 __all__ = [
     "InputError",
+    "Posterior",
     "PromptClassifier",
     "__version__",
     "corrupt",
     "double_softmax_cross_entropy",
+    "label_posterior",
     "load",
     "losses",
     "methods",
     "noise",
+    "posterior",
     "theory",
 ]
 
 # torch takes seconds to import: each name is fetched when it is first used, so `dspt --help` is quick.
 _HOMES = {
     "InputError": "dspt.internal.errors",
+    "Posterior": "dspt.posterior",
     "PromptClassifier": "dspt.classifier",
     "corrupt": "dspt.noise",
     "double_softmax_cross_entropy": "dspt.losses",
+    "label_posterior": "dspt.posterior",
     "load": "dspt.classifier",
 }
-_MODULES = {"losses", "methods", "noise", "theory"}
+_MODULES = {"losses", "methods", "noise", "posterior", "theory"}
 
 
 # What Python users should hear is heard by those who set logging up; the others are not bothered.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dspt import learners, methods, train
+from dspt import learners, methods, selection, train
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config
@@ -56,8 +56,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     seed : int, optional
         Another name of `random_state`.
     learner : str
-        What is learnt: "prompt" (a context), "cocoop" (a context that depends on the image), or "prototypes" (the
-        class features themselves, without a prompt).
+        What is learnt: "prompt" (a context), "cocoop" (a context that depends on the image), "prototypes" (the class
+        features themselves, without a prompt), "posterior" (a classifier in closed form, in seconds), or "auto"
+        (trains with dspt-auto what makes held-out labels most likely; `choice_` says which and why).
     context_length, position, class_specific, context_words
         The prompt: how many context vectors, where the name stands, one context for each class or one for all,
         and words to start from.
@@ -100,6 +101,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         One record for each epoch.
     skipped_ : list of str
         The images that `fit` left out, and why.
+    choice_ : dspt.selection.Choice
+        What `learner="auto"` chose, and why; None otherwise.
 
     Examples
     --------
@@ -197,15 +200,19 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(labels) != len(items):
             raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
         nobody = Split([], np.empty(0, np.int64))
+        self.choice_: selection.Choice | None = None
+        config = self._config()
         task = pose(
             Dataset("X", names, Split(items, labels), nobody),
-            self._config(),
+            selection.provisional(config),
             method=None if isinstance(self.method, str) else self.method,
             weights=_weights(sample_weight, len(items)),
             reporter=self._reporter(),
             cache=self._cache(),
             skip_bad=self.skip_bad,
         )
+        if selection.is_open(config):
+            task, self.choice_ = selection.chosen(task, self._reporter())
         learnt = learn(task, reporter=self._reporter())
         self._take(learnt.parameters, learnt.prototypes)
         self.history_ = learnt.records
@@ -345,7 +352,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if alias is not None and seed not in (Config.seed, alias):
             raise InputError(f"seed = {alias}, random_state = {seed}: they are two names of one setting; give one")
         seed = seed if alias is None else alias
-        return Config(
+        config = Config(
             **{
                 **settings,
                 "model": str(self.model),
@@ -354,6 +361,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "seed": seed,
             }
         )
+        choice = getattr(self, "choice_", None)
+        return config if choice is None else replace(config, learner=choice.learner, method=selection.METHOD)
 
     def _reporter(self) -> Reporter:
         return Reporter(silent=not self.verbose)
@@ -367,7 +376,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.prototypes_ = prototypes
         context = parameters.get("context")
         self.context_ = None if context is None else context.cpu().numpy()
-        width = learners.LEARNERS[self.learner].feature_width(parameters)
+        width = learners.LEARNERS[self._config().learner].feature_width(parameters)
         self.n_features_in_ = width if prototypes is None else prototypes.shape[1]
 
     def _checkpoint(self) -> Checkpoint:
@@ -442,6 +451,7 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     classifier.class_names_ = description.class_names
     classifier.classes_ = np.array(description.labels or description.class_names)
     classifier.history_ = []
+    classifier.choice_ = None
     classifier.skipped_ = []
     classifier.model_fingerprint_ = description.model_fingerprint
     classifier.tokenizer_fingerprint_ = description.tokenizer_fingerprint

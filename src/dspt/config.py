@@ -25,6 +25,9 @@ HARMLESS = frozenset({"compile", "device", "text_memory", "workers"})
 # Training is in single precision, whose largest number is 3.4e38.
 _LARGEST = 1e38
 
+# Leaves it open what is learnt.
+AUTO_LEARNER = "auto"
+
 # Crops of an image that are kept; each takes as long to encode as an image.
 MOST_VIEWS = 1000
 
@@ -46,7 +49,8 @@ class Settings:
     learner: str = _setting(
         "prompt",
         "What is learnt: prompt (a context, CoOp), cocoop (a context that depends on the image; slow), "
-        "prototypes (the class features themselves, without a prompt).",
+        "prototypes (the class features themselves, without a prompt), posterior (a classifier in closed form, in "
+        "seconds), or auto (trains with dspt-auto what makes held-out labels most likely).",
     )
     seed: int = _setting(1, "Seed of everything random: noise, context, order of samples.")
     epochs: int = _setting(50, "Passes over the training set; 50 in the paper.", least=0)
@@ -151,6 +155,11 @@ class Config(Settings):
     )
     compile: bool = _setting(False, "Have torch compile the image tower: slow to start, faster on many images.")
     workers: int = _setting(0, "Processes that decode images ahead of the tower; 0: one a core.", least=0)
+
+    @property
+    def name(self) -> str:
+        """What a person calls a run with these settings: its method, or the learner that needs none."""
+        return self.learner if self.learner == "posterior" else self.method
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -366,15 +366,6 @@ def _dspt_scale(logits: Tensor, labels: Tensor, s: float = 1.0) -> Tensor:
     return (p.logsumexp(1) - _of_label(p, labels)) / s
 
 
-def _shifted(logits: Tensor, labels: Tensor, shift: float = 0.0) -> Tensor:
-    """Cross-entropy of a shifted probability: cross-entropy for no shift, towards MAE for a large one."""
-    log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0]
-    if shift < 1e-12:  # no probability that matters is as small, and 1 / shift would overflow
-        return -log_p
-    p = log_p.exp()
-    return (1 + shift) * torch.log1p((1 - p) / (p + shift))  # no difference of large numbers
-
-
 _TABLE = (
     Loss("ce", _ce, "-log p_y", "Zhou et al., IJCV 2022", method="coop"),
     Loss(
@@ -467,13 +458,6 @@ _TABLE = (
         "the DSPT paper, ICML 2026",
         {"s": ABOVE_0},
         method="dspt",
-    ),
-    Loss(
-        "shifted",
-        _shifted,
-        "(1 + n) log((1 + n) / (p_y + n))",
-        "this package",
-        {"shift": FROM_0},
     ),
 )
 

@@ -266,6 +266,8 @@ def _check_method(method: Method, kind: type[Learner], weighted: bool) -> None:
         raise InputError(
             f"sample_weight: method {method.name} cannot weigh samples; leave it out, or take another method"
         )
+    if weighted and not kind.weighs_samples:
+        raise InputError("sample_weight: this learner cannot weigh samples; leave it out, or take another learner")
 
 
 def _check(problem: Problem, learner: Learner) -> None:

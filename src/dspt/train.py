@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from dspt.internal.device import sent
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.internal.threads import threads_for
-from dspt.learners import Classify, Parameters, by_prototypes
+from dspt.learners import Classify, Parameters, by_prototypes, posterior_of
 from dspt.learners.learner import Fetch
 from dspt.methods import Epoch
-from dspt.posterior.noise_rate import estimate_noise_rate
+from dspt.posterior import Posterior, label_posterior
 from dspt.problem import Problem, Task
 
 # The paper reports the test accuracy averaged over this many last epochs.
@@ -28,8 +28,8 @@ LAST_EPOCHS = 5
 # Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
 _GRADIENT_BINS = np.linspace(0, 2, 41)
 
-# Logits that an estimate of the noise looks at.
-_ESTIMATED_ENTRIES = 10_000_000
+# Samples that an estimate of the noise looks at: its error is not of their number then.
+_ESTIMATED = 50_000
 
 Record = dict[str, Any]  # what is written down of an epoch
 
@@ -109,6 +109,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
         before = state.momentum.get(name)
         momentum.append(None if before is None else torch.empty_like(value).copy_(before))
     memory = dict(state.memory)
+    posterior = cache(partial(_posterior, task))
 
     for epoch in range(state.epochs_done, config.epochs):
         rate = learner.learning_rate(epoch)
@@ -119,6 +120,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             labels=labels,
             logits=partial(judged, partial(learner.classify, parameters)),
             zero_shot_logits=partial(judged, partial(_fixed_prompt, task)),
+            posterior=posterior,
             stream=partial(Stream, config.seed, method.name, epoch),
             memory=memory,
         )
@@ -169,7 +171,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             record |= _histogram(problem, seen, gradients)
         last = epoch + LAST_EPOCHS >= config.epochs
         if problem.tested and (last or (epoch + 1) % config.test_every == 0):
-            record["accuracy"] = _test_accuracy(task, learner.classify(parameters))
+            record["accuracy"] = test_accuracy(task, learner.classify(parameters))
         yield state, record
 
 
@@ -254,10 +256,17 @@ def accuracy(inputs: np.ndarray, labels: np.ndarray, classify: Classify, rows: i
     return 100.0 * float((predict(inputs, classify, rows) == labels).mean())
 
 
+def test_accuracy(task: Task, classify: Classify) -> float | None:
+    """Return the share of the test set that a classifier gets right, in percent; None without a test set."""
+    problem = task.problem
+    if not problem.tested or problem.test_x is None or problem.test_y is None:
+        return None
+    return accuracy(problem.test_x, problem.test_y, classify, task.learner.judged_at_once)
+
+
 def zero_shot_accuracy(task: Task) -> float | None:
     """Return the test accuracy of the fixed prompt in percent; None without a test set or without CLIP."""
-    known = task.problem.tested and task.learner.zero_shot is not None
-    return _test_accuracy(task, _fixed_prompt(task)) if known else None
+    return None if task.learner.zero_shot is None else test_accuracy(task, _fixed_prompt(task))
 
 
 def estimated_noise(task: Task) -> dict[str, float]:
@@ -266,17 +275,23 @@ def estimated_noise(task: Task) -> dict[str, float]:
     if problem.labels_known == len(problem.labels) or learner.zero_shot is None:
         return {}
     # Evenly spread ones of a very large set are enough, and their error says so.
-    most = max(1, _ESTIMATED_ENTRIES // len(problem.class_names))
-    rows = np.linspace(0, len(problem.labels) - 1, min(most, len(problem.labels))).astype(np.int64)
-    inputs = learner.inputs(problem.train_x)(0).judge
-    logits = _judge(lambda some: inputs(rows[some]), len(rows), learner.judged_at_once, partial(_fixed_prompt, task))
-    return noise_findings(logits.cpu(), problem.labels[rows])
+    rows = np.linspace(0, len(problem.labels) - 1, min(_ESTIMATED, len(problem.labels))).astype(np.int64)
+    return posterior_of(problem.train_x[rows], problem.labels[rows], learner).findings()
 
 
-def noise_findings(logits: Tensor, labels: np.ndarray) -> dict[str, float]:
-    """Return the estimated share of wrong labels and its error, from logits that no label has touched."""
-    found = estimate_noise_rate(logits, torch.from_numpy(labels))
-    return {"noise_rate": found.rate, "noise_rate_error": found.error}
+def noise_findings(features: np.ndarray, labels: np.ndarray, classify: Classify) -> dict[str, float]:
+    """Return the estimated share of wrong labels and its error.
+
+    Parameters
+    ----------
+    features : array of shape (N, D)
+        Image features.
+    labels : integer array of shape (N,)
+        The labels in question.
+    classify : callable
+        From features to logits that no label has touched.
+    """
+    return label_posterior(features, labels, logits(features, classify)).findings()
 
 
 def final_accuracies(records: list[Record], warmup: int) -> list[float]:
@@ -294,11 +309,10 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
     return [record["accuracy"] for record in (records[warmup:] or records)[-LAST_EPOCHS:] if "accuracy" in record]
 
 
-def _test_accuracy(task: Task, classify: Classify) -> float:
-    problem = task.problem
-    assert problem.test_x is not None
-    assert problem.test_y is not None
-    return accuracy(problem.test_x, problem.test_y, classify, task.learner.judged_at_once)
+def _posterior(task: Task) -> Posterior:
+    if task.learner.zero_shot is None:
+        raise InputError(f"method {task.method.name}: it reads the posterior of labels, and a network has no features")
+    return posterior_of(task.problem.train_x, task.problem.labels, task.learner)
 
 
 def _fixed_prompt(task: Task) -> Classify:

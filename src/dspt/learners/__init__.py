@@ -1,7 +1,7 @@
-"""What is learnt: a context for the prompts, one that depends on the image, the class prototypes, or a network.
+"""What is learnt: a context, one that depends on the image, class prototypes, a discriminant, or a network.
 
 - learner.py: the seam to the training loop
-- prompt.py, cocoop.py, prototypes.py: learners on top of CLIP
+- prompt.py, cocoop.py, prototypes.py: learners on top of CLIP; posterior.py: one that needs no steps
 - network.py: a network from scratch; resnet.py: its layers and first weights; pixels.py: its images
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dspt.backbone.text import TextTower
-from dspt.config import Settings
+from dspt.config import AUTO_LEARNER, Settings
 from dspt.features import Encoder
 from dspt.internal.errors import InputError
 from dspt.learners.cocoop import ConditionalPromptLearner
@@ -27,6 +27,7 @@ from dspt.learners.learner import (
     zero_shot_prototypes,
 )
 from dspt.learners.network import NetworkLearner
+from dspt.learners.posterior import PosteriorLearner, posterior_of
 from dspt.learners.prompt import PromptLearner
 from dspt.learners.prototypes import PrototypeLearner
 
@@ -43,6 +44,7 @@ __all__ = [
     "make",
     "open_encoder",
     "open_text_tower",
+    "posterior_of",
     "zero_shot_prototypes",
 ]
 
@@ -50,12 +52,15 @@ LEARNERS: dict[str, type[Learner]] = {
     "prompt": PromptLearner,
     "cocoop": ConditionalPromptLearner,
     "prototypes": PrototypeLearner,
+    "posterior": PosteriorLearner,
     "network": NetworkLearner,
 }
 
 
 def kind_of(config: Settings) -> type[Learner]:
     """Return the kind of learner the config asks for, once its settings make sense for it."""
+    if config.learner == AUTO_LEARNER:
+        raise InputError(f"learner = {AUTO_LEARNER!r}: it has to be chosen before anything is learnt")
     fitting = [name for name, kind in LEARNERS.items() if isinstance(config, kind.settings)]
     if config.learner not in fitting:
         names = " or ".join(filter(None, [", ".join(fitting[:-1]), fitting[-1]]))

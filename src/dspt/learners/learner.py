@@ -43,6 +43,13 @@ class Inputs(NamedTuple):
     judge: Fetch
 
 
+class Solution(NamedTuple):
+    """What is learnt without steps, and what was found out about the labels."""
+
+    parameters: Parameters
+    found: dict[str, float]
+
+
 class Reader(Protocol):
     """What turns the items of a split into the arrays that a learner takes."""
 
@@ -65,6 +72,8 @@ class Learner(ABC):
     has_clip: ClassVar[bool] = True
     # Whether classes are points that images are compared with, the same for all images.
     has_prototypes: ClassVar[bool] = True
+    # Whether a sample's weight can be honoured.
+    weighs_samples: ClassVar[bool] = True
     # Epochs at a rate so low that next to nothing is learnt.
     warmup: ClassVar[int] = 0
     # The fewest samples a step can learn from.
@@ -122,6 +131,10 @@ class Learner(ABC):
     @abstractmethod
     def learning_rate(self, epoch: int) -> float:
         """Return the learning rate of an epoch, counted from 0."""
+
+    def solve(self, train_x: np.ndarray, labels: np.ndarray) -> Solution | None:
+        """Return what is learnt from all samples at once; None for a learner that goes step by step, as most do."""
+        return None
 
     def check_inputs(self, inputs: np.ndarray, name: str) -> None:
         """Raise `InputError` for inputs that this learner cannot take; some take all that are read."""

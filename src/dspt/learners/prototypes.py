@@ -16,9 +16,7 @@ class PrototypeLearner(PrototypicalLearner):
     @classmethod
     def check(cls, config: Config) -> None:
         """Raise `InputError` for settings of a prompt."""
-        for name in ("context_length", "position", "class_specific", "context_words"):
-            if (value := getattr(config, name)) != getattr(Config, name):
-                raise InputError(f"{name} = {value!r}: learner prototypes has no prompt", f"leave `{name}` out")
+        refuse_prompt_settings(config)
 
     def start(self) -> Parameters:
         """Return the zero-shot prototypes."""
@@ -27,3 +25,10 @@ class PrototypeLearner(PrototypicalLearner):
     def prototypes(self, parameters: Parameters) -> Tensor:
         """Return the weights, brought to length 1."""
         return F.normalize(parameters["weights"], dim=1)
+
+
+def refuse_prompt_settings(config: Config) -> None:
+    """Raise `InputError` for settings of a prompt, where there is none."""
+    for name in ("context_length", "position", "class_specific", "context_words"):
+        if (value := getattr(config, name)) != getattr(Config, name):
+            raise InputError(f"{name} = {value!r}: learner {config.learner} has no prompt", f"leave `{name}` out")

@@ -1,41 +1,36 @@
-"""DSPT that adjusts itself: between cross-entropy and the double softmax, by the noise rate that it estimates."""
+"""DSPT that adjusts itself: cross-entropy on what the labels most probably ought to be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from dspt.methods.method import Epoch, Method, Phase, loss_of
-from dspt.posterior import noise_rate
-
-# Cross-entropy is not hurt by so few wrong labels, and hard images are what it learns from.
-FORGIVEN = 0.01
+from dspt import losses
+from dspt.methods.method import Epoch, Method, Phase
 
 
 @dataclass(frozen=True)
 class DSPTAuto(Method):
-    """Between CoOp and DSPT by the estimated noise rate: cross-entropy if none is wrong for sure, towards MAE if many.
+    """Cross-entropy on the posterior of each label: sure labels are learnt whole, doubtful ones in shares.
 
-    The noise rate is estimated once, before training, from the zero-shot prediction, which no label has touched. Its
-    standard error is added, so that what cannot be told counts as noise; one label in a hundred is forgiven, so that
-    labels which are as good as clean are learnt as clean ones.
+    The posterior is computed once, before training, from the image features, the given labels and the zero-shot
+    logits; where names or labels are of no use, it leaves them aside. A sample whose label is most probably wrong is
+    not dropped: it is learnt as what it most probably is.
     """
 
     name = "dspt-auto"
-    formula = "(1 + n) log((1 + n) / (p_y + n)), n = estimated noise rate + its error - 0.01, within 0..1"
+    formula = "-sum_t Q_t log p_t, Q the posterior of the true class given image and label"
     source = "this package"
-    needs_clip = "it needs CLIP's comparison of images with text"
+    needs_clip = "it reads the posterior of labels, made from CLIP's features"
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""
-        memory = epoch.memory
-        if "noise_rate" not in memory:
-            found = noise_rate.estimate_noise_rate(epoch.zero_shot_logits(), epoch.labels)
-            memory["noise_rate"] = torch.tensor(found.rate, dtype=torch.float64)
-            memory["noise_rate_error"] = torch.tensor(found.error, dtype=torch.float64)
-        upper = float(memory["noise_rate"]) + float(memory["noise_rate_error"])
-        shift = min(1.0, max(0.0, upper - FORGIVEN))
+        found = epoch.posterior()
+        for name, value in found.findings().items():
+            epoch.memory[name] = torch.tensor(value, dtype=torch.float64)
+        targets = torch.from_numpy(found.probabilities).to(epoch.labels.device)
         everything = np.arange(len(epoch.labels))
-        return [Phase(everything, epoch.labels, loss_of("shifted", shift=shift))]
+        return [Phase(everything, targets, partial(losses.soft_cross_entropy, reduction="none"))]

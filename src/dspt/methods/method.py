@@ -14,7 +14,7 @@ from torch import Tensor
 from dspt import losses
 from dspt.internal.seeds import Stream
 from dspt.losses import Loss
-from dspt.posterior import noise_rate
+from dspt.posterior import Posterior, noise_rate
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -45,6 +45,7 @@ class Epoch:
     labels: Tensor  # (N,) given labels
     logits: Callable[[], Tensor]  # (N, C) of the training set with the parameters as they are now
     zero_shot_logits: Callable[[], Tensor]  # (N, C) of the training set with the fixed prompt
+    posterior: Callable[[], Posterior]  # what features, labels and names say about the true labels; computed once
     stream: Callable[..., Stream]  # randomness by name, of this run, method and epoch
     memory: dict[str, Tensor]  # what the method keeps from epoch to epoch; saved with the run
 

@@ -45,7 +45,7 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
     """
     import torch
 
-    from dspt.train import State, findings, fit, zero_shot_accuracy
+    from dspt.train import State, findings, fit, test_accuracy, zero_shot_accuracy
 
     reporter = reporter or Reporter(silent=True)
     learner, epochs = task.learner, task.config.epochs
@@ -53,6 +53,15 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
     zero_shot = zero_shot_accuracy(task)
     if not task.method.trains:
         return Learnt({}, learner.zero_shot, [], {}, zero_shot, time.monotonic() - started)
+
+    if (solved := learner.solve(task.problem.train_x, task.problem.labels)) is not None:
+        record: Record = {"epoch": 1, "lr": 0.0, "steps": 0, "loss": None, **solved.found}
+        if (accuracy := test_accuracy(task, learner.classify(solved.parameters))) is not None:
+            record["accuracy"] = accuracy
+        if run:
+            run.drop_records(0)
+            run.add_record(record)
+        return Learnt(solved.parameters, None, [record], solved.found, zero_shot, time.monotonic() - started)
 
     state, before = (run and run.load_state()) or (State(0, task.start), 0.0)
     records = run.records(state.epochs_done) if run else []

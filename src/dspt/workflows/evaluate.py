@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dspt import learners, train
 from dspt.classifier import load
@@ -54,7 +53,7 @@ def zero_shot(source: str | Dataset, config: Config, reporter: Reporter, skip_ba
         classify = learners.by_prototypes(prototypes, tower.checkpoint.logit_scale)
         found[template] = train.accuracy(features, labels, classify)
         if template == config.template and not dataset.test.truth_known:
-            estimate = train.noise_findings(torch.from_numpy(train.logits(features, classify)), labels)
+            estimate = train.noise_findings(features, labels, classify)
     return {
         "data": dataset.name,
         "model": config.model,
@@ -109,7 +108,7 @@ def evaluate(run: Path, source: str | Dataset, reporter: Reporter, skip_bad: boo
             tower = learners.open_text_tower(config)
             prototypes = learners.zero_shot_prototypes(tower, classifier.class_names_, config.template)
             untouched = learners.by_prototypes(prototypes, tower.checkpoint.logit_scale)
-            estimate = train.noise_findings(torch.from_numpy(train.logits(features, untouched)), labels)
+            estimate = train.noise_findings(features, labels, untouched)
     right = train.predict(classifier.features(features), classifier.classify()) == labels
     counts = np.bincount(labels, minlength=len(classifier.class_names_))
     hits = np.bincount(labels[right], minlength=len(counts))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dspt import noise
-from dspt.config import Settings
+from dspt import noise, selection
+from dspt.config import Config, Settings
 from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
@@ -53,7 +53,10 @@ def run(
     say_notes(dataset, reporter)
     if not len(dataset.test.labels):
         raise InputError(f"{dataset.name}: no images to test with; give a test split")
-    task = pose(dataset, config, spec, reporter=reporter, cache=cache, skip_bad=skip_bad)
+    task = pose(dataset, selection.provisional(config), spec, reporter=reporter, cache=cache, skip_bad=skip_bad)
+    if selection.is_open(config):
+        task, _ = selection.chosen(task, reporter)
+    config = task.config
     folder = Run(out or default_folder(dataset.name, config, str(spec)))
     with folder.locked():
         folder.begin(_description(task, dataset, spec), overwrite)
@@ -110,7 +113,7 @@ def _result(task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec,
         model=task.config.model,
         wrong_labels=None if wrong is None else round(wrong, 6),
         labels_known=problem.labels_known,
-        method=task.config.method,
+        method=task.config.name if isinstance(task.config, Config) else task.config.method,
         seed=task.config.seed,
         epochs=len(records),
         accuracy=accuracy,

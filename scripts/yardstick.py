@@ -1,0 +1,170 @@
+"""Methods beside each other on feature files, cell by cell: `python scripts/yardstick.py FILE... --model TOWER`.
+
+A cell is a feature file, a state of its class names (intact, shuffled among the classes, replaced by codes), a noise, a
+seed, a learner and a method. Its test accuracy, the mean of the last five epochs, is written as one line of JSON to
+`--out`; a cell that is there already is not done again, so the script can be stopped and started. `--summary` prints
+from that file the regret of each method against the best of CoOp, GCE, SCE, NLPrompt and DSPT in its cell.
+
+With `--rates` each method is also trained at multiples of the usual learning rate, on four fifths of the training
+set; the accuracy on the other fifth, **judged by its noisy labels**, says which rate is the method's own. The test set
+has no part in that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dspt import learners, noise
+from dspt.backbone.text import TextTower
+from dspt.config import Config
+from dspt.data import Dataset, open_dataset
+from dspt.internal.seeds import Stream
+from dspt.problem import Problem, Task
+from dspt.runs import learn
+from dspt.train import accuracy, final_accuracies
+
+YARDSTICK = ("coop", "gce", "sce", "nlprompt", "dspt")
+NOISES = (
+    "none",
+    "sym:0.4",
+    "sym:0.6",
+    "sym:0.8",
+    "pair:0.2",
+    "pair:0.4",
+    "pair:0.8",
+    "near:0.2",
+    "near:0.4",
+    "inst:0.4",
+)
+NAMES = ("intact", "shuffled", "codes")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is trained on what."""
+
+    data: str
+    names: str
+    noise: str
+    seed: int
+    learner: str
+    method: str
+    epochs: int
+    rate: float = 1.0  # times the usual learning rate
+    held_out: bool = False  # trained on four fifths, judged by the noisy labels of the others
+
+
+def called(names: tuple[str, ...], state: str) -> tuple[str, ...]:
+    """Return the class names in one of the states."""
+    if state == "shuffled":
+        return tuple(names[k] for k in Stream(1, "yardstick", "names").permutation(len(names)))
+    return tuple(f"class {k}" for k in range(len(names))) if state == "codes" else names
+
+
+def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, tower: TextTower) -> np.ndarray:
+    """Return the labels with noise; what it takes for similar is told by the real names, whatever the prompts say."""
+    features = dataset.train.items if spec.needs_features else None
+    near = None
+    if getattr(spec, "needs_class_features", False):
+        near = learners.zero_shot_prototypes(tower, dataset.class_names, Config.template).numpy()
+    extra = {} if near is None else {"class_features": near}
+    return spec.apply(dataset.train.best_labels, len(dataset.class_names), seed, features, **extra)
+
+
+def result(cell: Cell, dataset: Dataset, tower: TextTower, model: str) -> dict[str, float | str | None]:
+    """Return the figures of a cell."""
+    labels = given_labels(dataset, noise.parse(cell.noise), cell.seed, tower)
+    names = called(dataset.class_names, cell.names)
+    features = np.asarray(dataset.train.items)
+    rows = np.arange(len(labels))
+    test_x, test_y = np.asarray(dataset.test.items), dataset.test.best_labels
+    if cell.held_out:
+        order = Stream(cell.seed, "yardstick", "held out").permutation(len(labels))
+        others, rows = np.sort(order[: len(order) // 5]), np.sort(order[len(order) // 5 :])
+        test_x, test_y = features[others], labels[others]
+    problem = Problem(
+        names, features[rows], labels[rows], dataset.train.best_labels[rows], test_x=test_x, test_y=test_y
+    )
+    config = Config(
+        model=model,
+        method=cell.method,
+        learner=cell.learner,
+        seed=cell.seed,
+        epochs=cell.epochs,
+        lr=Config.lr * cell.rate,
+        test_every=1000,
+    )
+    started = time.monotonic()
+    task = Task.of(problem, config, learners.make(names, config, tower))
+    learnt = learn(task)
+    found = final_accuracies(learnt.records, task.learner.warmup)
+    last = accuracy(test_x, test_y, task.learner.classify(learnt.parameters)) if not found else sum(found) / len(found)
+    return {
+        **asdict(cell),
+        "accuracy": last,
+        "zero_shot": learnt.zero_shot,
+        "seconds": round(time.monotonic() - started, 2),
+        **learnt.found,
+    }
+
+
+def cells(asked: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the cells that were asked for: one seed of everything before the next."""
+    for seed in asked.seeds:
+        for data in asked.data:
+            for names in asked.names:
+                for spec in asked.noises:
+                    for method in asked.methods:
+                        cell = Cell(Path(data).stem, names, spec, seed, asked.learner, method, asked.epochs)
+                        yield cell
+                        if asked.rates:
+                            for rate in asked.rates:
+                                yield replace(cell, rate=rate, held_out=True)
+                                yield replace(cell, rate=rate)
+
+
+def key(values: dict[str, object]) -> str:
+    """Return what tells cells apart."""
+    return json.dumps([values[name] for name in Cell.__dataclass_fields__])
+
+
+def done(out: Path) -> dict[str, dict[str, object]]:
+    """Return the cells that the file has."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    return {key(one): one for one in map(json.loads, lines)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", type=Path, default=Path("yardstick.jsonl"))
+    parser.add_argument("--learner", default="prototypes")
+    parser.add_argument("--methods", nargs="+", default=list(YARDSTICK))
+    parser.add_argument("--noises", nargs="+", default=list(NOISES))
+    parser.add_argument("--names", nargs="+", default=list(NAMES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--rates", type=float, nargs="*", default=[])
+    asked = parser.parse_args()
+    tower = learners.open_text_tower(Config(model=asked.model))
+    opened = {Path(data).stem: open_dataset(data) for data in asked.data}
+    there = done(asked.out)
+    for cell in cells(asked):
+        if key(asdict(cell)) not in there:
+            found = result(cell, opened[cell.data], tower, asked.model)
+            there[key(found)] = found
+            with asked.out.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print(f"{found['accuracy']:6.2f}  {found['seconds']:6.1f} s  {cell}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

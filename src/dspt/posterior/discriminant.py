@@ -1,0 +1,75 @@
+"""Classes as clouds of one shape: what the features alone say of an image's class.
+
+Each class is a Gaussian around its mean, all with one covariance: the oldest classifier there is, in closed form. All
+it needs are sums over the samples, which are made in one pass, in parts if need be, and from which a part can be taken
+out again: that is how a sample is judged by a classifier that has not seen its label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over samples: how much of them each class has (C,), of its features (C, D), of all products (D, D)."""
+
+    counts: Tensor
+    features: Tensor
+    products: Tensor
+
+    def without(self, part: Sums) -> Sums:
+        """Return the sums over the others."""
+        return Sums(self.counts - part.counts, self.features - part.features, self.products - part.products)
+
+
+@dataclass(frozen=True)
+class Discriminant:
+    """A linear classifier of features: scores (n, C) are `x @ weights + bias`."""
+
+    weights: Tensor  # (D, C)
+    bias: Tensor  # (C,)
+
+
+def discriminant(sums: Sums, ridge: float) -> Discriminant:
+    """Return the log likelihood of features under each class, up to what all classes share.
+
+    The covariance is widened by `ridge` times the mean variance, and by more the fewer samples there are. A class's
+    mean is drawn towards the common one by as much as its samples are few and classes lie close: a class without a
+    sample is the common mean, nearer to images of no other class than the other classes are.
+
+    Parameters
+    ----------
+    sums : Sums
+        Over the samples that are learnt from, their features centred.
+    ridge : float
+        How much is added to every variance, as a share of their mean.
+    """
+    counts, products = sums.counts.double(), sums.products.double()
+    total, width = counts.sum().clamp_min(1), len(products)
+    means = sums.features.double() / counts.clamp_min(1e-6)[:, None]
+    within = (products - means.T @ (means * counts[:, None])) / total
+    # One sample a class, or copies alone, leave no variance within classes; and features may all be the same.
+    spread = torch.maximum(within.diagonal().mean(), 1e-3 * products.diagonal().mean() / total)
+    spread = torch.where(spread > 1e-9, spread, torch.ones_like(spread))
+    within.diagonal().add_(spread * (ridge + width / total))
+    directions = torch.cholesky_solve(means.T, torch.linalg.cholesky(within))
+    power = (means.T * directions).sum(0)
+    seen = counts > 0.5
+    dimensions = max(1, min(int(seen.sum()) - 1, width))
+    # How far classes lie apart in each direction, in units of the spread within them, chance taken off.
+    apart = (power[seen].mean() / dimensions - (1 / counts[seen]).mean()).clamp_min(1e-3)
+    share = counts * apart / (counts * apart + 1)
+    return Discriminant((directions * share).float(), (-0.5 * share**2 * power).float())
+
+
+def combined(parts: Sequence[Discriminant], weights: Sequence[float]) -> Discriminant:
+    """Return the weighted sum of classifiers; weights beyond their number are somebody else's."""
+    found = Discriminant(weights[0] * parts[0].weights, weights[0] * parts[0].bias)
+    for weight, part in zip(weights[1:], parts[1:], strict=False):
+        found = Discriminant(found.weights + weight * part.weights, found.bias + weight * part.bias)
+    return found

@@ -1,0 +1,320 @@
+"""The posterior of labels, against formulas, simulated truth and what cannot be known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+import dspt
+from dspt.internal.errors import InputError
+from dspt.posterior import label_posterior, model, noise_rate
+from dspt.posterior.discriminant import Sums, combined, discriminant
+from dspt.posterior.transition import anchor_rows, estimate_transition, uniform_transition
+
+CLASSES, WIDTH = 6, 12
+
+
+def clouds(n=480, classes=CLASSES, apart=1.4, seed=0, vague=0.7):
+    """Return features, true labels, and logits of a text tower that knows roughly where the classes are."""
+    random = np.random.default_rng(seed)
+    means = random.standard_normal((classes, WIDTH))
+    true = np.arange(n) % classes
+    x = apart * means[true] + random.standard_normal((n, WIDTH))
+    names = means + vague * random.standard_normal(means.shape)
+    return x.astype(np.float32), true, (2 * x @ names.T).astype(np.float32)
+
+
+def found_wrong(posterior, true):
+    """Return F1 of the labels held to be wrong."""
+    flagged, wrong = posterior.label_quality < 0.5, posterior.labels != true
+    return 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum())
+
+
+def sums_of(x, labels, classes):
+    chosen = torch.nn.functional.one_hot(torch.as_tensor(labels), classes).double()
+    x = torch.as_tensor(x, dtype=torch.float64)
+    return Sums(chosen.sum(0), chosen.T @ x, x.T @ x)
+
+
+class TestDiscriminant:
+    def test_is_the_log_density_of_gaussians_with_one_covariance(self):
+        x, labels, _ = clouds(6000, apart=3.0)
+        x = x - x.mean(0)
+        found = discriminant(sums_of(x, labels, CLASSES), ridge=0.5)
+        means = np.stack([x[labels == c].mean(0) for c in range(CLASSES)]).astype(np.float64)
+        within = np.cov((x - means[labels]).T, bias=True)
+        within += (0.5 + WIDTH / len(x)) * np.trace(within) / WIDTH * np.eye(WIDTH)
+        density = np.stack([multivariate_normal(mean, within).logpdf(x[:50]) for mean in means], axis=1)
+        scores = (torch.from_numpy(x[:50]) @ found.weights + found.bias).numpy()
+        # means are drawn to the common one by less than a thousandth here
+        np.testing.assert_allclose(scores - scores[:, :1], density - density[:, :1], rtol=0.01, atol=0.05)
+
+    def test_of_the_others_is_that_of_a_set_without_them(self):
+        x, labels, _ = clouds()
+        rows = np.arange(len(x)) % 5 == 0
+        whole, part, rest = (sums_of(x[r], labels[r], CLASSES) for r in (slice(None), rows, ~rows))
+        one, other = discriminant(whole.without(part), 0.1), discriminant(rest, 0.1)
+        torch.testing.assert_close(one.weights, other.weights)
+        torch.testing.assert_close(one.bias, other.bias)
+
+    def test_a_class_without_samples_is_the_common_mean(self):
+        x, labels, _ = clouds()
+        found = discriminant(sums_of(x - x.mean(0), labels, CLASSES + 1), 0.1)
+        assert not found.weights[:, -1].any()
+        assert not found.bias[-1]
+
+    def test_few_samples_draw_a_mean_to_the_common_one(self):
+        x, labels, _ = clouds(6 * 40)
+        few = np.concatenate([np.flatnonzero(labels != 0), np.flatnonzero(labels == 0)[:1]])
+        many, one = (discriminant(sums_of(x[r], labels[r], CLASSES), 0.1) for r in (slice(None), few))
+        direction = sums_of(x[few], labels[few], CLASSES).features[0]
+        assert float(direction @ one.weights[:, 0].double()) > 0
+        apart = [d.weights[:, 0].norm() / d.weights[:, 1:].norm(dim=0).mean() for d in (one, many)]
+        assert np.isfinite(apart).all()
+
+    def test_combined_is_the_weighted_sum(self):
+        x, labels, _ = clouds()
+        parts = [discriminant(sums_of(x, labels, CLASSES), ridge) for ridge in (0.1, 2.0)]
+        found = combined(parts, (0.2, 0.7, 9.0))
+        torch.testing.assert_close(found.weights, 0.2 * parts[0].weights + 0.7 * parts[1].weights)
+        torch.testing.assert_close(found.bias, 0.2 * parts[0].bias + 0.7 * parts[1].bias)
+
+
+class TestTransition:
+    def test_anchors_are_the_surest_of_each_predicted_class(self):
+        predicted = np.array([0, 0, 0, 0, 1, 1, 2])
+        sureness = np.array([0.5, 0.9, 0.8, 0.6, 0.3, 0.4, 0.2])
+        assert set(anchor_rows(predicted, sureness, 0.5)) == {1, 2, 5, 6}
+        assert set(anchor_rows(predicted, sureness, 0.01)) == {1, 5, 6}
+
+    @pytest.mark.parametrize(("kind", "weights"), [("symmetric", (100.0, float("inf"))), ("pair", (1.0, 10.0))])
+    def test_what_sure_predictions_show_is_found(self, kind, weights):
+        true = np.arange(6000) % CLASSES
+        labels = dspt.corrupt(true, CLASSES, kind, 0.3, sampling="bernoulli")
+        found, _ = estimate_transition(true, np.ones(6000), labels, np.arange(6000) // 6 % 5, CLASSES, 1.0)
+        expected = dspt.noise.transition_matrix(kind, CLASSES, 0.3).T
+        np.testing.assert_allclose(found.matrix.numpy(), expected, atol=0.06)
+        assert found.shape_weight in weights
+        assert found.rate == pytest.approx((labels != true).mean())
+
+    @given(st.integers(2, 7), st.integers(1, 60), st.integers(0, 10**6))
+    @settings(max_examples=50, deadline=None)
+    def test_rows_are_distributions_whatever_the_anchors(self, classes, n, seed):
+        random = np.random.default_rng(seed)
+        predicted, labels = random.integers(0, classes, (2, n))
+        found, others = estimate_transition(predicted, random.random(n), labels, np.arange(n) % 5, classes, 0.3)
+        for matrix in (found.matrix, *others):
+            assert bool((matrix >= 0).all())
+            torch.testing.assert_close(matrix.sum(1), torch.ones(classes))
+
+    def test_part_of_the_samples_has_no_say_in_its_own_matrix(self):
+        true = np.arange(600) % CLASSES
+        part = np.arange(600) // 6 % 5
+        labels = dspt.corrupt(true, CLASSES, "pair", 0.3)
+        other = labels.copy()
+        other[np.flatnonzero(part == 2)[:8]] = 5
+        (_, before), (_, after) = (
+            estimate_transition(true, np.ones(600), each, part, CLASSES, 1.0) for each in (labels, other)
+        )
+        torch.testing.assert_close(before[2], after[2])
+        assert not torch.equal(before[1], after[1])
+
+    def test_uniform(self):
+        np.testing.assert_allclose(
+            uniform_transition(0.3, 4).numpy(), dspt.noise.transition_matrix("symmetric", 4, 0.3), rtol=1e-6
+        )
+
+
+class TestWhatIsFound:
+    @pytest.mark.parametrize("text", [True, False])
+    @pytest.mark.parametrize(("kind", "rate"), [("symmetric", 0.4), ("pair", 0.3), ("symmetric", 0.6)])
+    def test_wrong_labels_their_number_and_what_they_ought_to_be(self, kind, rate, text):
+        x, true, z = clouds(900, apart=2.0)
+        labels = dspt.corrupt(true, CLASSES, kind, rate)
+        found = label_posterior(x, labels, z if text else None)
+        assert found_wrong(found, true) > 0.95
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+        assert abs(found.noise_rate - rate) < 2 * found.noise_rate_error
+        assert found.noise_rate_error < 0.05
+        expected = dspt.noise.transition_matrix(kind, CLASSES, rate)
+        assert np.abs(found.transition - expected).max() < 0.25
+        np.testing.assert_allclose(found.transition.sum(0), 1, rtol=1e-5)
+        np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-4)
+        np.testing.assert_array_equal(found.label_quality, found.probabilities[np.arange(len(labels)), labels])
+
+    def test_clean_labels_raise_no_alarm(self):
+        x, true, z = clouds(900, apart=2.0)
+        found = label_posterior(x, true, z)
+        assert (found.label_quality < 0.5).mean() < 0.01
+        assert found.noise_rate < 0.02
+
+    def test_classifier_of_its_own_is_not_fooled(self):
+        x, true, z = clouds(1800, apart=1.4)
+        labels = dspt.corrupt(true[:900], CLASSES, "pair", 0.4)
+        found = label_posterior(x[:900], labels, z[:900])
+        by_truth = label_posterior(x[:900], true[:900], z[:900])
+        accuracy = [(one.classify(x[900:], z[900:]).argmax(1) == true[900:]).mean() for one in (found, by_truth)]
+        assert accuracy[0] > accuracy[1] - 0.02
+        np.testing.assert_allclose(found.classify(x[900:], z[900:]).sum(1), 1, rtol=1e-5)
+
+    def test_logits_that_are_linear_in_the_features_need_not_be_given_again(self):
+        x, true, z = clouds(60, apart=0.9, vague=0.0)
+        found = label_posterior(x, dspt.corrupt(true, CLASSES, rate=0.3), z)
+        assert found.text_weight > 0
+        np.testing.assert_allclose(found.scores(x), found.scores(x, z), atol=1e-2)
+
+    def test_logits_that_are_not_are_asked_for(self):
+        x, true, _ = clouds(apart=0.7)
+        z = 3 * np.eye(CLASSES)[true] + np.random.default_rng(1).standard_normal((len(true), CLASSES))
+        found = label_posterior(x, dspt.corrupt(true, CLASSES, rate=0.3), z)
+        with pytest.raises(InputError, match="zero_shot_logits: needed"):
+            found.classify(x)
+
+    def test_classes_may_be_named_in_any_order(self):
+        x, true, z = clouds()
+        labels = dspt.corrupt(true, CLASSES, "pair", 0.3)
+        turned = np.random.default_rng(3).permutation(CLASSES)  # class c is called turned[c]
+        one, other = label_posterior(x, labels, z), label_posterior(x, turned[labels], z[:, np.argsort(turned)])
+        np.testing.assert_allclose(other.probabilities[:, turned], one.probabilities, atol=1e-2)
+        assert other.noise_rate == pytest.approx(one.noise_rate, abs=1e-3)
+
+    def test_scale_and_place_of_features_and_logits_do_not_matter(self):
+        x, true, z = clouds()
+        labels = dspt.corrupt(true, CLASSES, rate=0.3)
+        one, other = label_posterior(x, labels, z), label_posterior(300 * x + 7, labels, 0.01 * z - 3)
+        np.testing.assert_allclose(other.probabilities, one.probabilities, atol=1e-2)
+
+    def test_same_bits_again(self):
+        x, true, z = clouds()
+        labels = dspt.corrupt(true, CLASSES, rate=0.4)
+        one, other = label_posterior(x, labels, z), label_posterior(x, labels, z)
+        assert one.probabilities.tobytes() == other.probabilities.tobytes()
+        assert one.noise_rate_error == other.noise_rate_error
+
+    def test_in_many_parts_as_in_one(self, monkeypatch, tmp_path):
+        x, true, z = clouds()
+        labels = dspt.corrupt(true, CLASSES, rate=0.4)
+        whole = label_posterior(x, labels, z)
+        np.save(tmp_path / "x.npy", x)
+        monkeypatch.setattr(model, "_ENTRIES", 40 * WIDTH)
+        parts = label_posterior(np.load(tmp_path / "x.npy", mmap_mode="r"), labels, z)
+        np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-3)
+
+    def test_a_label_does_not_vouch_for_itself(self):
+        x, true, _ = clouds()
+        other = true.copy()
+        other[7] = (true[7] + 1) % CLASSES
+        one, two = (model._Evidence(x, labels, None, CLASSES, 1) for labels in (true, other))
+        fold = one.fold[7]
+        pairs = [[discriminant(each, 0.1) for each in one_.others(one_.label_sums())] for one_ in (one, two)]
+        torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)
+        assert not torch.equal(pairs[0][fold - 1].weights, pairs[1][fold - 1].weights)
+
+
+class TestTheTextPrior:
+    def test_helps_where_features_say_little(self):
+        x, true, _ = clouds(240, apart=0.3)
+        z = 4 * np.eye(CLASSES)[true] + np.random.default_rng(1).standard_normal((240, CLASSES))
+        labels = dspt.corrupt(true, CLASSES, rate=0.4)
+        with_text, without = label_posterior(x, labels, z), label_posterior(x, labels)
+        assert found_wrong(with_text, true) > 0.95
+        assert found_wrong(without, true) < 0.9
+
+    @pytest.mark.parametrize("names", ["shuffled", "meaningless", "all the same"])
+    def test_of_no_use_costs_nothing(self, names):
+        x, true, z = clouds(900, apart=1.8)
+        if names == "shuffled":
+            z = np.roll(z, 2, axis=1)
+        else:
+            z = np.random.default_rng(0).standard_normal(z.shape) if names == "meaningless" else np.ones_like(z)
+        labels = dspt.corrupt(true, CLASSES, rate=0.4)
+        found, without = label_posterior(x, labels, z), label_posterior(x, labels)
+        assert found_wrong(found, true) > found_wrong(without, true) - 0.01
+        assert abs(found.noise_rate - 0.4) < 2 * found.noise_rate_error
+
+    def test_alone_can_tell_that_most_labels_are_wrong(self):
+        x, true, z = clouds(900, apart=2.0)
+        labels = dspt.corrupt(true, CLASSES, "pair", 0.8)
+        found = label_posterior(x, labels, z)
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+        assert abs(found.noise_rate - 0.8) < 0.05
+        # without it the groups are found, under the names that most of their labels have
+        assert label_posterior(x, labels).noise_rate == pytest.approx(0.2, abs=0.05)
+
+    def test_is_not_believed_where_names_are_mixed_up(self):
+        x, true, z = clouds(900, apart=2.0)
+        found = label_posterior(x, dspt.corrupt(true, CLASSES, rate=0.2), np.roll(z, 1, axis=1))
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+
+
+class TestWhatCannotBeKnown:
+    @pytest.mark.parametrize("text", [True, False])
+    @pytest.mark.parametrize(("n", "classes"), [(60, 3), (400, 10), (300, 100)])
+    def test_features_that_say_nothing(self, n, classes, text):
+        random = np.random.default_rng(0)
+        labels = random.integers(0, classes, n)
+        x, z = random.standard_normal((n, 20)), random.standard_normal((n, classes)) if text else None
+        found = label_posterior(x, labels, z, num_classes=classes)
+        assert not found.can_tell
+        assert found.noise_rate_error == 0.5
+        np.testing.assert_array_equal(found.label_quality, 1)  # nothing speaks against them
+        assert "cannot be told" in noise_rate.in_words(found.findings())
+
+    def test_the_error_covers_the_truth(self):
+        kinds = ["symmetric", "pair", "instance", "instance-likely", "near"]
+        hits, trials = 0, 0
+        for seed in range(12):
+            x, true, z = clouds(360, apart=(0.8, 1.4, 2.0)[seed % 3], seed=seed)
+            means = np.stack([x[true == c].mean(0) for c in range(CLASSES)])
+            for kind in kinds:
+                extra = {"features": x} if "instance" in kind else {}
+                extra = {"class_features": means - means.mean(0)} if kind == "near" else extra
+                labels = dspt.corrupt(true, CLASSES, kind, (0.0, 0.1, 0.2, 0.4)[seed % 4], seed, **extra)
+                found = label_posterior(x, labels, z if seed % 2 else None)
+                hits += abs(found.noise_rate - (labels != true).mean()) <= 2 * found.noise_rate_error
+                trials += 1
+        assert hits >= 0.9 * trials
+
+    @pytest.mark.parametrize(
+        ("x", "labels", "classes"),
+        [
+            (np.ones((1, 4)), [0], 2),
+            (np.eye(2, 4), [0, 1], 2),
+            (np.ones((40, 3)), [0, 1, 2, 3] * 10, 4),
+            (np.arange(80.0).reshape(20, 4), [0] * 20, 3),
+            (np.random.default_rng(0).standard_normal((30, 8)), list(range(30)), 30),
+            (np.random.default_rng(0).standard_normal((12, 500)), [0, 1, 2] * 4, 3),
+            (np.repeat(np.eye(3, 5), 20, axis=0), [0] * 20 + [1] * 20 + [2] * 20, 3),
+            (np.zeros((10, 1)), [0, 1] * 5, 2),
+            (np.random.default_rng(0).standard_normal((60, 4)), [0] * 57 + [1, 2, 3], 1000),
+        ],
+    )
+    @pytest.mark.parametrize("text", [True, False])
+    def test_odd_sets_give_distributions(self, x, labels, classes, text):
+        z = np.random.default_rng(1).standard_normal((len(x), classes)) if text else None
+        found = label_posterior(x, labels, z, num_classes=classes)
+        assert found.probabilities.shape == (len(x), classes)
+        np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-4)
+        np.testing.assert_allclose(found.transition.sum(0), 1, rtol=1e-4)
+        assert 0 <= found.noise_rate <= 1
+        assert 0 <= found.noise_rate_error <= 0.5
+        assert np.isfinite(found.classify(x, z)).all()
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            ((np.ones((3, 2)), [0, 1]), "features: expected 2 rows"),
+            ((np.ones((2, 2)), [0, 1.5]), "labels: expected integers, found 1.5 at row 1"),
+            ((np.ones((2, 2)), [0, 5], np.ones((2, 3))), "labels: expected 0..2 for 3 classes, found 5 at row 1"),
+            ((np.full((2, 2), np.nan), [0, 1]), "features: expected finite numbers"),
+            ((np.ones((2, 2)), [0, 1], np.ones((3, 2))), "zero_shot_logits: expected 2 rows"),
+            ((np.ones((0, 2)), []), "labels: none are given"),
+        ],
+    )
+    def test_bad_input_is_named(self, arguments, sentence):
+        with pytest.raises(InputError, match=sentence):
+            label_posterior(*arguments)

@@ -1,0 +1,144 @@
+"""What is learnt if nobody says: the posterior's own classifier, and the choice between learners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from problems import NAMES, QUIET, features
+from torch.testing import assert_close
+
+import dspt
+from dspt import PromptClassifier, learners, selection
+from dspt.config import Config
+from dspt.data.dataset import Dataset, Split
+from dspt.internal.errors import InputError
+from dspt.posterior import label_likelihood
+from dspt.problem import Problem, Task
+from dspt.workflows.train import run
+
+
+def data(n=160, kind="pair", rate=0.3):
+    x, y = features(n, 1)
+    test_x, test_y = features(200, 2)
+    given = np.asarray(dspt.corrupt(y, 4, kind, rate))
+    return Dataset("blobs", NAMES, Split(x, given, y), Split(test_x, test_y, test_y))
+
+
+def trained(source, model, out=None, **settings):
+    return run(source, Config(model=str(model), epochs=2, device="cpu", **settings), out=out, reporter=QUIET)
+
+
+class TestThePosteriorAsALearner:
+    def test_is_solved_at_once_and_not_fooled(self, text_tower, tmp_path):
+        clean = trained(data(rate=0.0), text_tower, tmp_path / "clean", learner="posterior")
+        noisy = trained(data(), text_tower, tmp_path / "noisy", learner="posterior")
+        assert noisy.epochs == 1
+        assert noisy.method == "posterior"
+        assert noisy.accuracy == noisy.last_accuracy > clean.accuracy - 5 > 70
+        assert abs(noisy.found["noise_rate"] - 0.3) < 2 * noisy.found["noise_rate_error"]
+
+    def test_computes_what_the_posterior_computes(self, text_tower):
+        source = data()
+        config = Config(model=str(text_tower), learner="posterior")
+        learner = learners.make(NAMES, config)
+        x = source.train.items
+        solved = learner.solve(x, source.train.labels)
+        z = learner.scale * x @ learner.zero_shot.numpy().T
+        expected = dspt.label_posterior(x, source.train.labels, z).scores(x, z)
+        found = learner.classify(solved.parameters)(torch.from_numpy(x))
+        # the softmax does not see a constant that all classes share
+        assert_close(found.softmax(1), torch.from_numpy(expected).softmax(1), atol=1e-4, rtol=1e-3)
+
+    def test_the_folder_is_read_back_to_the_bit(self, text_tower, tmp_path):
+        source = data()
+        result = trained(source, text_tower, tmp_path / "run", learner="posterior")
+        loaded = dspt.load(tmp_path / "run")
+        right = loaded.predict(source.test.items) == np.array(NAMES)[source.test.labels]
+        assert 100 * right.mean() == pytest.approx(result.accuracy)
+        again = trained(source, text_tower, tmp_path / "run", learner="posterior")
+        assert again.accuracy == result.accuracy
+
+    def test_settings_of_a_prompt_are_refused(self, text_tower):
+        with pytest.raises(InputError, match="context_length = 4: learner posterior has no prompt"):
+            learners.make(NAMES, Config(model=str(text_tower), learner="posterior", context_length=4))
+
+    def test_cannot_weigh_samples(self, text_tower):
+        x, y = features(40)
+        with pytest.raises(InputError, match="sample_weight: this learner cannot weigh samples"):
+            PromptClassifier(str(text_tower), learner="posterior").fit(x, y, NAMES, sample_weight=np.ones(40))
+
+    def test_of_several_views_the_mean_counts(self, text_tower):
+        x, y = features(80)
+        learner = learners.make(NAMES, Config(model=str(text_tower), learner="posterior"))
+        one, same = learner.solve(x, y), learner.solve(np.stack([x, x], axis=1), y)
+        assert_close(one.parameters["weights"], same.parameters["weights"], rtol=1e-3, atol=1e-3)
+
+
+class TestTheChoice:
+    def test_is_the_learner_under_which_held_out_labels_are_most_likely(self, text_tower):
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
+        source = data()
+        task = Task.of(Problem(NAMES, source.train.items, source.train.labels), config)
+        found, choice = selection.chosen(task)
+        assert choice.likelihoods[choice.learner] == max(choice.likelihoods.values())
+        assert found.config.learner == choice.learner
+        assert found.method.name == "dspt-auto"
+        assert choice.why.startswith(f"{choice.learner}, since held-out labels are most likely under it")
+        assert all(f"{name} {value:.3f}" in choice.why for name, value in choice.likelihoods.items())
+        assert selection.chosen(task)[1] == choice  # the same again
+
+    def test_looks_at_no_true_label_and_no_test_set(self, text_tower):
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
+        source = data()
+        x, labels = source.train.items, source.train.labels
+        blind = Task.of(Problem(NAMES, x, labels), config)
+        told = Task.of(Problem(NAMES, x, labels, source.train.true_labels, x[:40], labels[:40]), config)
+        assert selection.chosen(blind)[1] == selection.chosen(told)[1]
+
+    def test_of_few_samples_is_prototypes(self, text_tower):
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
+        x, y = features(12)
+        _, choice = selection.chosen(Task.of(Problem(NAMES, x, y), config))
+        assert choice.learner == "prototypes"
+        assert "12 samples are too few" in choice.why
+
+    def test_another_method_is_refused(self, text_tower, tmp_path):
+        with pytest.raises(InputError, match="learner = 'auto': it trains with dspt-auto, not with method gce"):
+            trained(data(), text_tower, tmp_path / "run", learner="auto", method="gce")
+
+    def test_a_run_has_the_settings_of_what_was_chosen(self, text_tower, tmp_path):
+        result = trained(data(), text_tower, tmp_path / "run", learner="auto")
+        loaded = dspt.load(tmp_path / "run")
+        assert loaded.learner in ("posterior", "prototypes", "prompt")
+        assert loaded.method == "dspt-auto"
+        assert result.accuracy is not None
+
+    def test_in_python_it_says_what_it_chose_and_is_saved_as_that(self, text_tower, tmp_path):
+        source = data()
+        classifier = PromptClassifier(str(text_tower), learner="auto", epochs=2)
+        classifier.fit(source.train.items, source.train.labels, NAMES)
+        assert classifier.choice_.learner in ("posterior", "prototypes", "prompt")
+        classifier.save(tmp_path / "saved")
+        loaded = dspt.load(tmp_path / "saved")
+        assert loaded.learner == classifier.choice_.learner
+        np.testing.assert_array_equal(
+            loaded.decision_function(source.test.items), classifier.decision_function(source.test.items)
+        )
+
+    def test_a_second_fit_chooses_anew(self, text_tower):
+        source = data()
+        classifier = PromptClassifier(str(text_tower), learner="auto", epochs=2)
+        for _ in range(2):
+            classifier.fit(source.train.items, source.train.labels, NAMES)
+            assert classifier.choice_ is not None
+        assert classifier.learner == "auto"
+
+
+def test_the_likelihood_of_labels_is_that_of_the_noise_model():
+    """Worked out by hand: two classes, sure predictions, labels right with probability 0.8."""
+    transition = np.array([[0.8, 0.2], [0.2, 0.8]])
+    logits = np.array([[30.0, 0.0]] * 10)
+    labels = [0] * 8 + [1] * 2
+    expected = 0.8 * np.log(0.8) + 0.2 * np.log(0.2)
+    assert label_likelihood(logits, labels, transition) == pytest.approx(expected, abs=1e-3)
