@@ -2,8 +2,8 @@
 
 A cell is a feature file, a state of its class names (intact, shuffled among the classes, replaced by codes), a noise, a
 seed, a learner and a method. Its test accuracy, the mean of the last five epochs, is written as one line of JSON to
-`--out`; a cell that is there already is not done again, so the script can be stopped and started. `--summary` prints
-from that file the regret of each method against the best of CoOp, GCE, SCE, NLPrompt and DSPT in its cell.
+`--out`; a cell that is there already is not done again, so the script can be stopped and started. At the end a table
+with the best of CoOp, GCE, SCE, NLPrompt and DSPT in each cell of the file and how far other methods are from it.
 
 With `--rates` each method is also trained at multiples of the usual learning rate, on four fifths of the training
 set; the accuracy on the other fifth, **judged by its noisy labels**, says which rate is the method's own. The test set
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dspt import learners, noise
+from dspt import learners, noise, selection
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.data import Dataset, open_dataset
@@ -71,11 +72,10 @@ def called(names: tuple[str, ...], state: str) -> tuple[str, ...]:
 def given_labels(dataset: Dataset, spec: noise.NoiseSpec, seed: int, tower: TextTower) -> np.ndarray:
     """Return the labels with noise; what it takes for similar is told by the real names, whatever the prompts say."""
     features = dataset.train.items if spec.needs_features else None
-    near = None
-    if getattr(spec, "needs_class_features", False):
-        near = learners.zero_shot_prototypes(tower, dataset.class_names, Config.template).numpy()
-    extra = {} if near is None else {"class_features": near}
-    return spec.apply(dataset.train.best_labels, len(dataset.class_names), seed, features, **extra)
+    similar = None
+    if spec.needs_class_features:
+        similar = learners.zero_shot_prototypes(tower, dataset.class_names, Config.template).numpy()
+    return spec.apply(dataset.train.best_labels, len(dataset.class_names), seed, features, similar)
 
 
 def result(cell: Cell, dataset: Dataset, tower: TextTower, model: str) -> dict[str, float | str | None]:
@@ -102,7 +102,10 @@ def result(cell: Cell, dataset: Dataset, tower: TextTower, model: str) -> dict[s
         test_every=1000,
     )
     started = time.monotonic()
-    task = Task.of(problem, config, learners.make(names, config, tower))
+    first = selection.provisional(config)
+    task = Task.of(problem, first, learners.make(names, first, tower))
+    if selection.is_open(config):
+        task, _ = selection.chosen(task)
     learnt = learn(task)
     found = final_accuracies(learnt.records, task.learner.warmup)
     last = accuracy(test_x, test_y, task.learner.classify(learnt.parameters)) if not found else sum(found) / len(found)
@@ -110,6 +113,7 @@ def result(cell: Cell, dataset: Dataset, tower: TextTower, model: str) -> dict[s
         **asdict(cell),
         "accuracy": last,
         "zero_shot": learnt.zero_shot,
+        "chosen": task.config.learner,
         "seconds": round(time.monotonic() - started, 2),
         **learnt.found,
     }
@@ -141,6 +145,36 @@ def done(out: Path) -> dict[str, dict[str, object]]:
     return {key(one): one for one in map(json.loads, lines)}
 
 
+def summary(found: list[dict[str, object]]) -> None:
+    """Print the best of the yardstick in each cell, the mean over seeds, and how far the others are from it."""
+    cells: dict[tuple[object, ...], dict[str, list[float]]] = {}
+    for one in found:
+        if one["rate"] == 1 and not one["held_out"]:
+            learner = "prototypes" if one["learner"] == "posterior" else one["learner"]
+            name = "posterior" if one["learner"] == "posterior" else str(one["method"])
+            by_method = cells.setdefault((learner, one["data"], one["names"], one["noise"]), {})
+            by_method.setdefault(name, []).append(float(one["accuracy"]))  # type: ignore[arg-type]
+    others = sorted({name for by_method in cells.values() for name in by_method} - set(YARDSTICK))
+    print("| learner | data | names | noise | best of five | " + " | ".join(others) + " |")
+    print("|---" * (5 + len(others)) + "|")
+    regrets: dict[str, list[float]] = {name: [] for name in others}
+    for key_, by_method in cells.items():
+        mean = {name: float(np.mean(values)) for name, values in by_method.items()}
+        if not set(YARDSTICK) <= mean.keys():
+            continue
+        best = max(YARDSTICK, key=lambda name: mean[name])
+        shown = []
+        for name in others:
+            shown.append(f"{mean[name]:.1f} ({mean[name] - mean[best]:+.1f})" if name in mean else "")
+            if name in mean:
+                regrets[name].append(mean[best] - mean[name])
+        print(f"| {' | '.join(map(str, key_))} | {mean[best]:.1f} ({best}) | {' | '.join(shown)} |")
+    for name, values in regrets.items():
+        if values:
+            behind = np.maximum(values, 0).mean()
+            print(f"{name}: {len(values)} cells, mean regret {behind:.2f}, greatest {max(values):.1f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+")
@@ -163,7 +197,8 @@ def main() -> None:
             there[key(found)] = found
             with asked.out.open("a") as file:
                 file.write(json.dumps(found) + "\n")
-            print(f"{found['accuracy']:6.2f}  {found['seconds']:6.1f} s  {cell}", flush=True)
+            print(f"{found['accuracy']:6.2f}  {found['seconds']:6.1f} s  {cell}", file=sys.stderr, flush=True)
+    summary(list(there.values()))
 
 
 if __name__ == "__main__":

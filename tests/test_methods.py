@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -224,6 +225,13 @@ class TestDSPTAuto:
         assert phase.samples.tolist() == list(range(90))
         assert phase.targets.argmax(1).tolist() == true.tolist()
         assert_close(phase.targets, torch.from_numpy(found.probabilities))
+
+    def test_believes_labels_as_far_as_they_cannot_be_told_from_clean_ones(self):
+        _, found = self.posterior()
+        vague = replace(found, noise_rate=0.02, noise_rate_error=0.08)
+        (phase,) = methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=vague))
+        given = torch.eye(3)[torch.from_numpy(found.labels)]
+        assert_close(phase.targets, 0.25 * torch.from_numpy(found.probabilities) + 0.75 * given)
 
     def test_its_loss_is_the_cross_entropy_of_a_distribution(self):
         _, found = self.posterior()

@@ -11,7 +11,7 @@ from dspt.config import AUTO_LEARNER, Config, Settings
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
-from dspt.learners import ClipLearner, posterior_of
+from dspt.learners import ClipLearner, by_prototypes, posterior_of
 from dspt.posterior import label_likelihood
 from dspt.problem import Problem, Task
 from dspt.runs import learn
@@ -21,6 +21,8 @@ from dspt.train import logits
 METHOD = "dspt-auto"
 # Fewer samples than this say nothing about what would be best.
 _FEWEST = 20
+# A prompt is made from the class names: it is tried if they tell so many of the images.
+_KNOWN_NAMES = 0.25
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
 
     A fifth of the samples is held out, the same for all. Each learner is trained on the others, and judged by how
     likely it makes the given labels of the fifth, wrong ones among them, if labels come about as the posterior of the
-    others says. No true label is looked at, and no test set. A prompt is not tried where the class names say nothing.
+    others says. No true label is looked at, and no test set. A prompt is not tried where class names tell few images.
 
     Parameters
     ----------
@@ -86,7 +88,10 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     if inputs.ndim == 3:  # of several views the first will do
         inputs = inputs[:, 0]
     found = posterior_of(part.train_x, part.labels, given)
-    names = ["posterior", "prototypes", *(["prompt"] if found.text_weight else [])]
+    one_view = part.train_x if part.train_x.ndim == 2 else part.train_x[:, 0]
+    zero_shot = logits(one_view, by_prototypes(given.zero_shot, given.scale))
+    known = float((zero_shot.argmax(1) == found.probabilities.argmax(1)).mean())
+    names = ["posterior", "prototypes", *(["prompt"] if known >= _KNOWN_NAMES else [])]
     likelihoods: dict[str, float] = {}
     for name in names:
         config = replace(task.config, learner=name)
@@ -100,5 +105,5 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     told = "; ".join(f"{name} {likelihoods[name]:.3f}" for name in (best, *others))
     why = f"{best}, since held-out labels are most likely under it (mean log likelihood: {told})"
     if "prompt" not in names:
-        why += "; a prompt was not tried, since the class names say nothing about these images"
+        why += f"; a prompt was not tried, since the class names tell {100 * known:.0f} % of the images"
     return Choice(best, why, likelihoods)

@@ -18,11 +18,12 @@ class DSPTAuto(Method):
 
     The posterior is computed once, before training, from the image features, the given labels and the zero-shot
     logits; where names or labels are of no use, it leaves them aside. A sample whose label is most probably wrong is
-    not dropped: it is learnt as what it most probably is.
+    not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones, since the
+    estimated share of wrong ones is within its error, are believed to that extent.
     """
 
     name = "dspt-auto"
-    formula = "-sum_t Q_t log p_t, Q the posterior of the true class given image and label"
+    formula = "-sum_t (s Q_t + (1 - s) 1{t = y}) log p_t, Q the posterior of the true class, s = min(1, rate / error)"
     source = "this package"
     needs_clip = "it reads the posterior of labels, made from CLIP's features"
 
@@ -31,6 +32,8 @@ class DSPTAuto(Method):
         found = epoch.posterior()
         for name, value in found.findings().items():
             epoch.memory[name] = torch.tensor(value, dtype=torch.float64)
-        targets = torch.from_numpy(found.probabilities).to(epoch.labels.device)
+        doubt = min(1.0, found.noise_rate / found.noise_rate_error)
+        targets = doubt * torch.from_numpy(found.probabilities).to(epoch.labels.device)
+        targets.scatter_add_(1, epoch.labels[:, None], torch.full_like(targets[:, :1], 1 - doubt))
         everything = np.arange(len(epoch.labels))
         return [Phase(everything, targets, partial(losses.soft_cross_entropy, reduction="none"))]

@@ -1,0 +1,177 @@
+"""How good the posterior of labels is: `python scripts/posterior_check.py FILE... --model TOWER --out check.jsonl`.
+
+For each feature file, noise and seed: the estimated share of wrong labels with its error against the truth, F1 and
+AUROC of the wrong labels found, the share of labels restored, the accuracy of the posterior's own classifier on the
+test set, seconds; one line of JSON each, so that the script can be stopped and started. At the end a table, in how many
+trials the truth lies within two stated errors, and with `--pictures FOLDER` two pictures: estimated against true rates,
+and a reliability diagram. `--no-text` leaves the class names out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from dspt import label_posterior, learners, noise, plots
+from dspt.config import Config
+from dspt.data import open_dataset
+
+NOISES = (
+    *("none", "sym:0.1", "sym:0.4", "sym:0.8", "pair:0.2", "pair:0.4", "pair:0.8", "near:0.2", "near:0.4"),
+    *("near-3:0.3", "inst:0.4", "inst-likely:0.2", "inst-likely:0.4"),
+)
+BINS = np.linspace(0, 1, 11)
+MARKERS = {"none": "o", "sym": "s", "pair": "^", "near": "D", "near-3": "d", "inst": "v", "inst-likely": "X"}
+
+
+def trial(data: Any, text: np.ndarray, scale: float, spec: str, seed: int, with_text: bool) -> dict[str, Any]:
+    """Return the figures of one trial."""
+    x, true = np.asarray(data.train.items), data.train.best_labels
+    given = noise.parse(spec).apply(true, len(data.class_names), seed, x, text)
+    started = time.monotonic()
+    found = label_posterior(x, given, scale * x @ text.T if with_text else None, num_classes=len(text))
+    seconds = time.monotonic() - started
+    wrong, doubt = given != true, 1 - found.label_quality
+    flagged = doubt > 0.5
+    bins = np.clip(np.digitize(doubt, BINS) - 1, 0, len(BINS) - 2)
+    test = np.asarray(data.test.items)
+    predicted = found.scores(test, scale * test @ text.T if with_text else None).argmax(1)
+    return {
+        "data": data.name,
+        "text": with_text,
+        "noise": spec,
+        "seed": seed,
+        "true": float(wrong.mean()),
+        "rate": found.noise_rate,
+        "error": found.noise_rate_error,
+        "f1": float(2 * (flagged & wrong).sum() / max(1, flagged.sum() + wrong.sum())),
+        "auroc": float(roc_auc_score(wrong, doubt)) if wrong.any() else None,
+        "flagged": float(flagged.mean()),
+        "restored": float((found.probabilities.argmax(1) == true).mean()),
+        "accuracy": float(100 * (predicted == data.test.best_labels).mean()),
+        "start": found.start,
+        "text_weight": found.text_weight,
+        "seconds": round(seconds, 2),
+        "bin_count": np.bincount(bins, minlength=len(BINS) - 1).tolist(),
+        "bin_doubt": np.bincount(bins, doubt, minlength=len(BINS) - 1).tolist(),
+        "bin_wrong": np.bincount(bins, wrong, minlength=len(BINS) - 1).tolist(),
+    }
+
+
+def table(trials: list[dict[str, Any]]) -> None:
+    """Print the mean over seeds of each noise and set, and how often the truth is covered."""
+    print("| data | noise | wrong (%) | estimate (%) | F1 | AUROC | restored (%) | own classifier (%) | seconds |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for data, spec in dict.fromkeys((one["data"], one["noise"]) for one in trials):
+        own = [one for one in trials if (one["data"], one["noise"]) == (data, spec)]
+
+        def mean(name: str, factor: float = 1, own: list[dict[str, Any]] = own) -> float:
+            return factor * float(np.mean([one[name] for one in own]))
+
+        clean = own[0]["auroc"] is None
+        print(
+            f"| {data} | {spec} | {mean('true', 100):.1f} | {mean('rate', 100):.1f} ± {mean('error', 100):.1f} | "
+            f"{'flagged ' + format(mean('flagged', 100), '.1f') + ' %' if clean else format(mean('f1'), '.3f')} | "
+            f"{'' if clean else format(mean('auroc'), '.3f')} | {mean('restored', 100):.1f} | "
+            f"{mean('accuracy'):.1f} | {mean('seconds'):.1f} |"
+        )
+    covered = sum(abs(one["rate"] - one["true"]) <= 2 * one["error"] for one in trials)
+    print(f"\nthe truth is within two stated errors in {covered} of {len(trials)} trials")
+
+
+def rates_picture(trials: list[dict[str, Any]], path: Path) -> None:
+    """Draw the estimated rate over the true one, a panel for each set."""
+    names = list(dict.fromkeys(one["data"] for one in trials))
+    with plots.look(10):
+        figure = plots.blank(3.6 * len(names), 3.9)
+        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        for axis, name in zip(axes, names, strict=True):
+            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1)
+            for place, (kind, marker) in enumerate(MARKERS.items()):
+                own = [one for one in trials if one["data"] == name and one["noise"].split(":")[0] == kind]
+                axis.errorbar(
+                    [100 * one["true"] + 1.2 * (place - 3) / 3 for one in own],
+                    [100 * one["rate"] for one in own],
+                    yerr=[200 * one["error"] for one in own],
+                    fmt=marker,
+                    color=plots._COLOURS[place],
+                    markersize=5,
+                    elinewidth=0.8,
+                    label=kind,
+                )
+            axis.set_title(plots.caption(name))
+            axis.set_xlabel("wrong labels (%)")
+            axis.set_xlim(-4, 100)
+            axis.set_ylim(-4, 100)
+        axes[0].set_ylabel("estimate and two errors (%)")
+        plots.legend(figure, 7)
+        plots.save(figure, path, dpi=150)
+
+
+def reliability_picture(trials: list[dict[str, Any]], path: Path) -> None:
+    """Draw, over P(label is wrong), how many labels are wrong, a panel for each set, a line for each group of noise."""
+    groups = {
+        "sym, pair": ("sym", "pair"),
+        "near": ("near", "near-3"),
+        "inst": ("inst",),
+        "inst-likely": ("inst-likely",),
+    }
+    names = list(dict.fromkeys(one["data"] for one in trials))
+    with plots.look(10):
+        figure = plots.blank(3.6 * len(names), 3.9)
+        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        for axis, name in zip(axes, names, strict=True):
+            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1)
+            for (group, kinds), like in zip(groups.items(), ("dspt", "coop", "mae", "dspt-auto"), strict=True):
+                own = [one for one in trials if one["data"] == name and one["noise"].split(":")[0] in kinds]
+                count, doubt, wrong = (
+                    np.sum([one[f"bin_{part}"] for one in own], axis=0) for part in ("count", "doubt", "wrong")
+                )
+                enough = count >= 30
+                look = plots.style(like, group)
+                axis.plot(100 * doubt[enough] / count[enough], 100 * wrong[enough] / count[enough], **look)
+            axis.set_title(plots.caption(name))
+            axis.set_xlabel("P(label is wrong) (%)")
+        axes[0].set_ylabel("labels that are wrong (%)")
+        plots.legend(figure, 4)
+        plots.save(figure, path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", type=Path, default=Path("posterior.jsonl"))
+    parser.add_argument("--noises", nargs="+", default=list(NOISES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--no-text", action="store_true")
+    parser.add_argument("--pictures", type=Path)
+    asked = parser.parse_args()
+    tower = learners.open_text_tower(Config(model=asked.model))
+    lines = asked.out.read_text().splitlines() if asked.out.exists() else []
+    there = {(one["data"], one["text"], one["noise"], one["seed"]): one for one in map(json.loads, lines)}
+    trials = []
+    for data in map(open_dataset, asked.data):
+        text = learners.zero_shot_prototypes(tower, data.class_names, Config.template).numpy()
+        for spec in asked.noises:
+            for seed in asked.seeds:
+                key = (data.name, not asked.no_text, spec, seed)
+                if key not in there:
+                    there[key] = trial(data, text, tower.checkpoint.logit_scale, spec, seed, not asked.no_text)
+                    with asked.out.open("a") as file:
+                        file.write(json.dumps(there[key]) + "\n")
+                trials.append(there[key])
+    table(trials)
+    if asked.pictures:
+        rates_picture(trials, asked.pictures / "noise-rate.png")
+        reliability_picture(trials, asked.pictures / "reliability.png")
+
+
+if __name__ == "__main__":
+    main()
