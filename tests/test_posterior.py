@@ -304,6 +304,17 @@ class TestWhatCannotBeKnown:
         assert 0 <= found.noise_rate_error <= 0.5
         assert np.isfinite(found.classify(x, z)).all()
 
+    @given(st.integers(2, 8), st.integers(2, 4), st.booleans(), st.booleans(), st.integers(0, 10**6))
+    @settings(max_examples=15, deadline=None)
+    def test_a_handful_of_samples_gives_distributions(self, n, classes, copies, text, seed):
+        random = np.random.default_rng(seed)
+        x, labels = random.standard_normal((n, 5)), random.integers(0, classes, n)
+        x[1:] = x[1] if copies else x[1:]
+        z = 100 * random.standard_normal((n, classes)) if text else None
+        found = label_posterior(x, labels, z, num_classes=classes)
+        np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-4)
+        assert 0 < found.noise_rate_error <= 0.5
+
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [

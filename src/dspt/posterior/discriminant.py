@@ -51,7 +51,10 @@ def discriminant(sums: Sums, ridge: float) -> Discriminant:
     """
     counts, products = sums.counts.double(), sums.products.double()
     total, width = counts.sum().clamp_min(1), len(products)
-    means = sums.features.double() / counts.clamp_min(1e-6)[:, None]
+    # A class that has next to nothing of any sample has no mean of its own.
+    held = counts > 1e-6
+    counts = counts * held
+    means = sums.features.double() * (held / counts.clamp_min(1e-6))[:, None]
     within = (products - means.T @ (means * counts[:, None])) / total
     # One sample a class, or copies alone, leave no variance within classes; and features may all be the same.
     spread = torch.maximum(within.diagonal().mean(), 1e-3 * products.diagonal().mean() / total)
@@ -62,7 +65,7 @@ def discriminant(sums: Sums, ridge: float) -> Discriminant:
     seen = counts > 0.5
     dimensions = max(1, min(int(seen.sum()) - 1, width))
     # How far classes lie apart in each direction, in units of the spread within them, chance taken off.
-    apart = (power[seen].mean() / dimensions - (1 / counts[seen]).mean()).clamp_min(1e-3)
+    apart = (power[seen].mean() / dimensions - (1 / counts[seen]).mean()).nan_to_num(0.0).clamp_min(1e-3)
     share = counts * apart / (counts * apart + 1)
     return Discriminant((directions * share).float(), (-0.5 * share**2 * power).float())
 
