@@ -233,6 +233,16 @@ class TestDSPTAuto:
         given = torch.eye(3)[torch.from_numpy(found.labels)]
         assert_close(phase.targets, 0.25 * torch.from_numpy(found.probabilities) + 0.75 * given)
 
+    def test_is_dspt_where_nothing_can_be_told(self):
+        random = np.random.default_rng(0)
+        labels = random.integers(0, 3, 60)
+        nothing = label_posterior(random.standard_normal((60, 4)), labels)
+        assert not nothing.can_tell
+        (phase,) = methods.make("dspt-auto").plan(epoch([], labels.tolist(), posterior=nothing))
+        assert phase.targets.tolist() == labels.tolist()
+        logits = torch.tensor([[2.0, 1.0, 0.0]])
+        assert_close(phase.loss(logits, torch.tensor([1])), losses.get("dspt")(logits, torch.tensor([1]), "none"))
+
     def test_its_loss_is_the_cross_entropy_of_a_distribution(self):
         _, found = self.posterior()
         (phase,) = methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=found))

@@ -76,15 +76,15 @@ class TestThePosteriorAsALearner:
 
 
 class TestTheChoice:
-    def test_is_the_learner_under_which_held_out_labels_are_most_likely(self, text_tower):
+    def test_is_a_learner_under_which_held_out_labels_are_most_likely(self, text_tower):
         config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
         source = data()
         task = Task.of(Problem(NAMES, source.train.items, source.train.labels), config)
         found, choice = selection.chosen(task)
-        assert choice.likelihoods[choice.learner] == max(choice.likelihoods.values())
+        assert choice.likelihoods[choice.learner] > max(choice.likelihoods.values()) - 0.1
         assert found.config.learner == choice.learner
         assert found.method.name == "dspt-auto"
-        assert choice.why.startswith(f"{choice.learner}, since held-out labels are most likely under it")
+        assert choice.why.startswith(f"{choice.learner}, since held-out labels are ")
         assert all(f"{name} {value:.3f}" in choice.why for name, value in choice.likelihoods.items())
         assert selection.chosen(task)[1] == choice  # the same again
 
@@ -102,6 +102,15 @@ class TestTheChoice:
         _, choice = selection.chosen(Task.of(Problem(NAMES, x, y), config))
         assert choice.learner == "prototypes"
         assert "12 samples are too few" in choice.why
+
+    def test_where_nothing_can_be_told_is_a_prompt(self, text_tower):
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
+        random = np.random.default_rng(0)
+        x = random.standard_normal((60, 16)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        _, choice = selection.chosen(Task.of(Problem(NAMES, x, random.integers(0, 4, 60)), config))
+        assert choice.learner == "prompt"
+        assert "cannot be told" in choice.why
 
     def test_another_method_is_refused(self, text_tower, tmp_path):
         with pytest.raises(InputError, match="learner = 'auto': it trains with dspt-auto, not with method gce"):
@@ -141,4 +150,4 @@ def test_the_likelihood_of_labels_is_that_of_the_noise_model():
     logits = np.array([[30.0, 0.0]] * 10)
     labels = [0] * 8 + [1] * 2
     expected = 0.8 * np.log(0.8) + 0.2 * np.log(0.2)
-    assert label_likelihood(logits, labels, transition) == pytest.approx(expected, abs=1e-3)
+    assert label_likelihood(logits, labels, transition).mean() == pytest.approx(expected, abs=1e-3)

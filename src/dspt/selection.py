@@ -1,4 +1,4 @@
-"""Which learner to take: the one under which labels that were held out are most likely, noise and all."""
+"""Which learner to take: the least free one under which labels that were held out are most likely, noise and all."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dspt import learners, methods
-from dspt.config import AUTO_LEARNER, Config, Settings
+from dspt.config import AUTO_LEARNER, Settings
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.learners import ClipLearner, by_prototypes, posterior_of
-from dspt.posterior import label_likelihood
+from dspt.posterior import Posterior, label_likelihood
 from dspt.problem import Problem, Task
 from dspt.runs import learn
 from dspt.train import logits
 
 # What it is trained with: the method that has no hyper-parameter.
 METHOD = "dspt-auto"
+# From the one that learns the fewest numbers to the one that learns the most.
+BY_FREEDOM = ("prompt", "prototypes", "posterior")
 # Fewer samples than this say nothing about what would be best.
 _FEWEST = 20
+# A fifth of so few says too little: each fifth of them is held out in turn.
+_FEW = 500
 # A prompt is made from the class names: it is tried if they tell so many of the images.
 _KNOWN_NAMES = 0.25
 
@@ -54,9 +58,11 @@ def provisional(config: Settings) -> Settings:
 def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
     """Return the task with the learner that fits it best, and why.
 
-    A fifth of the samples is held out, the same for all. Each learner is trained on the others, and judged by how
-    likely it makes the given labels of the fifth, wrong ones among them, if labels come about as the posterior of the
-    others says. No true label is looked at, and no test set. A prompt is not tried where class names tell few images.
+    A fifth of the samples is held out, of few samples each fifth in turn. Each learner is trained on the others, and
+    judged by how likely it makes the given labels of the fifth, wrong ones among them, if labels come about as the
+    posterior of the others says. Of those that are level within a standard error, the one that learns the fewest
+    numbers is taken. No true label is looked at, and no test set. A prompt is not tried where class names tell few
+    images.
 
     Parameters
     ----------
@@ -82,28 +88,48 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     if n < _FEWEST:
         return Choice("prototypes", f"prototypes, since {n} samples are too few to hold any out", {})
     order = Stream(task.config.seed, "learner").permutation(n)
-    held, kept = np.sort(order[: n // 5]), np.sort(order[n // 5 :])
-    part = Problem(problem.class_names, problem.train_x[kept], problem.labels[kept])
-    inputs, labels = problem.train_x[held], problem.labels[held]
-    if inputs.ndim == 3:  # of several views the first will do
-        inputs = inputs[:, 0]
-    found = posterior_of(part.train_x, part.labels, given)
-    one_view = part.train_x if part.train_x.ndim == 2 else part.train_x[:, 0]
-    zero_shot = logits(one_view, by_prototypes(given.zero_shot, given.scale))
-    known = float((zero_shot.argmax(1) == found.probabilities.argmax(1)).mean())
-    names = ["posterior", "prototypes", *(["prompt"] if known >= _KNOWN_NAMES else [])]
-    likelihoods: dict[str, float] = {}
-    for name in names:
-        config = replace(task.config, learner=name)
-        assert isinstance(config, Config)
-        learner = learners.make(problem.class_names, config, given.tower)
-        tried = Task(part, config, learner, methods.make(METHOD), learner.start(), task.given)
-        learnt = learn(tried, reporter=reporter)
-        scores = logits(inputs, learner.classify(learnt.parameters), learner.judged_at_once)
-        likelihoods[name] = label_likelihood(scores, labels, found.transition)
-    best, *others = sorted(likelihoods, key=lambda name: -likelihoods[name])
-    told = "; ".join(f"{name} {likelihoods[name]:.3f}" for name in (best, *others))
-    why = f"{best}, since held-out labels are most likely under it (mean log likelihood: {told})"
+    found: dict[str, list[np.ndarray]] = {}
+    for fold in range(5 if n <= _FEW else 1):
+        part = np.arange(n) % 5 == fold
+        held, kept = np.sort(order[part]), np.sort(order[~part])
+        posterior = posterior_of(problem.train_x[kept], problem.labels[kept], given)
+        if not posterior.can_tell:
+            return Choice(
+                "prompt", "prompt, since wrong labels cannot be told from right ones, and it learns least", {}
+            )
+        if not fold:
+            known = _known(problem.train_x[kept], posterior, given)
+            names = [name for name in BY_FREEDOM if name != "prompt" or known >= _KNOWN_NAMES]
+        for name in names:
+            config = replace(task.config, learner=name)
+            learner = learners.make(problem.class_names, config, given.tower)
+            others = Problem(problem.class_names, problem.train_x[kept], problem.labels[kept])
+            tried = Task(others, config, learner, methods.make(METHOD), learner.start(), task.given)
+            learnt = learn(tried, reporter=reporter)
+            scores = logits(_one_view(problem.train_x[held]), learner.classify(learnt.parameters))
+            found.setdefault(name, []).append(label_likelihood(scores, problem.labels[held], posterior.transition))
+    likelihoods = {name: np.concatenate(parts) for name, parts in found.items()}
+    best = max(names, key=lambda name: likelihoods[name].mean())
+    behind = {name: likelihoods[best] - likelihoods[name] for name in names}
+    # What is level with the best and learns less has less to get wrong.
+    least_free = next(name for name in names if behind[name].mean() <= behind[name].std() / len(behind[name]) ** 0.5)
+    means = {name: float(likelihoods[name].mean()) for name in names}
+    told = "; ".join(f"{name} {means[name]:.3f}" for name in sorted(names, key=lambda name: -means[name]))
+    reason = "held-out labels are most likely under it"
+    if least_free != best:
+        reason = "held-out labels are as likely under it as under any, within a standard error, and it learns less"
+    why = f"{least_free}, since {reason} (mean log likelihood: {told})"
     if "prompt" not in names:
         why += f"; a prompt was not tried, since the class names tell {100 * known:.0f} % of the images"
-    return Choice(best, why, likelihoods)
+    return Choice(least_free, why, means)
+
+
+def _known(train_x: np.ndarray, posterior: Posterior, learner: ClipLearner) -> float:
+    """Return how many of the images the class names alone tell, as far as the posterior knows."""
+    zero_shot = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale))
+    return float((zero_shot.argmax(1) == posterior.probabilities.argmax(1)).mean())
+
+
+def _one_view(inputs: np.ndarray) -> np.ndarray:
+    """Return one view of each image, where there are several."""
+    return inputs if inputs.ndim == 2 else inputs[:, 0]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dspt import losses
-from dspt.methods.method import Epoch, Method, Phase
+from dspt.methods.method import Epoch, Method, Phase, loss_of
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class DSPTAuto(Method):
     The posterior is computed once, before training, from the image features, the given labels and the zero-shot
     logits; where names or labels are of no use, it leaves them aside. A sample whose label is most probably wrong is
     not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones, since the
-    estimated share of wrong ones is within its error, are believed to that extent.
+    estimated share of wrong ones is within its error, are believed to that extent. Where images and names tell nothing
+    about the labels, it is DSPT.
     """
 
     name = "dspt-auto"
@@ -32,8 +33,10 @@ class DSPTAuto(Method):
         found = epoch.posterior()
         for name, value in found.findings().items():
             epoch.memory[name] = torch.tensor(value, dtype=torch.float64)
+        everything = np.arange(len(epoch.labels))
+        if not found.can_tell:
+            return [Phase(everything, epoch.labels, loss_of("dspt"))]
         doubt = min(1.0, found.noise_rate / found.noise_rate_error)
         targets = doubt * torch.from_numpy(found.probabilities).to(epoch.labels.device)
         targets.scatter_add_(1, epoch.labels[:, None], torch.full_like(targets[:, :1], 1 - doubt))
-        everything = np.arange(len(epoch.labels))
         return [Phase(everything, targets, partial(losses.soft_cross_entropy, reduction="none"))]

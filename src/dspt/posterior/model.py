@@ -182,8 +182,8 @@ def label_posterior(
         return _Evidence(x, given, z, classes, seed).posterior()
 
 
-def label_likelihood(logits: Any, labels: Any, transition: np.ndarray) -> float:
-    """Return the mean log likelihood of given labels under a classifier and a transition, at its best temperature.
+def label_likelihood(logits: Any, labels: Any, transition: np.ndarray) -> np.ndarray:
+    """Return the log likelihood of each given label under a classifier and a transition, at its best temperature (n,).
 
     Parameters
     ----------
@@ -198,7 +198,10 @@ def label_likelihood(logits: Any, labels: Any, transition: np.ndarray) -> float:
     likely = torch.from_numpy(np.asarray(transition, dtype=np.float32))[torch.as_tensor(np.asarray(labels))]
     scores = scores - scores.amax(1, keepdim=True)
     height = float(-scores.mean())
-    return -_most_likely([scores * (_HEIGHT / height if height > 1e-9 else 1.0)], likely, (0.5,))[0]
+    scores *= _HEIGHT / height if height > 1e-9 else 1.0
+    _, (weight,) = _most_likely([scores], likely, (0.5,))
+    found: np.ndarray = ((weight * scores).softmax(1) * likely).sum(1).clamp_min(1e-30).log().numpy()
+    return found
 
 
 @dataclass(frozen=True)
