@@ -13,7 +13,7 @@ import dspt
 from dspt.internal.errors import InputError
 from dspt.posterior import label_posterior, model, noise_rate
 from dspt.posterior.discriminant import Sums, combined, discriminant
-from dspt.posterior.transition import anchor_rows, estimate_transition, uniform_transition
+from dspt.posterior.transition import anchor_rows, estimate_transition, log_shares, uniform_transition
 
 CLASSES, WIDTH = 6, 12
 
@@ -68,34 +68,40 @@ class TestDiscriminant:
         assert not found.bias[-1]
 
     def test_few_samples_draw_a_mean_to_the_common_one(self):
-        x, labels, _ = clouds(6 * 40)
-        few = np.concatenate([np.flatnonzero(labels != 0), np.flatnonzero(labels == 0)[:1]])
-        many, one = (discriminant(sums_of(x[r], labels[r], CLASSES), 0.1) for r in (slice(None), few))
-        direction = sums_of(x[few], labels[few], CLASSES).features[0]
-        assert float(direction @ one.weights[:, 0].double()) > 0
-        apart = [d.weights[:, 0].norm() / d.weights[:, 1:].norm(dim=0).mean() for d in (one, many)]
-        assert np.isfinite(apart).all()
+        x, labels, _ = clouds()
+        others = labels > 0
+        middle = x[~others].mean(0)
+        one, many = (
+            discriminant(
+                sums_of(np.r_[x[others], np.tile(middle, (n, 1))], np.r_[labels[others], np.zeros(n, int)], CLASSES),
+                2.0,
+            )
+            for n in (1, 80)
+        )
+        assert one.weights[:, 0].norm() < 0.8 * many.weights[:, 0].norm()
 
     def test_combined_is_the_weighted_sum(self):
         x, labels, _ = clouds()
         parts = [discriminant(sums_of(x, labels, CLASSES), ridge) for ridge in (0.1, 2.0)]
-        found = combined(parts, (0.2, 0.7, 9.0))
+        prior = torch.arange(CLASSES).float()
+        found = combined(parts, (0.2, 0.7), prior)
         torch.testing.assert_close(found.weights, 0.2 * parts[0].weights + 0.7 * parts[1].weights)
-        torch.testing.assert_close(found.bias, 0.2 * parts[0].bias + 0.7 * parts[1].bias)
+        torch.testing.assert_close(found.bias, 0.2 * parts[0].bias + 0.7 * parts[1].bias + prior)
 
 
 class TestTransition:
     def test_anchors_are_the_surest_of_each_predicted_class(self):
         predicted = np.array([0, 0, 0, 0, 1, 1, 2])
         sureness = np.array([0.5, 0.9, 0.8, 0.6, 0.3, 0.4, 0.2])
-        assert set(anchor_rows(predicted, sureness, 0.5)) == {1, 2, 5, 6}
-        assert set(anchor_rows(predicted, sureness, 0.01)) == {1, 5, 6}
+        order = np.lexsort((-sureness, predicted))
+        assert set(anchor_rows(predicted, order, 0.5)) == {1, 2, 5, 6}
+        assert set(anchor_rows(predicted, order, 0.01)) == {1, 5, 6}
 
     @pytest.mark.parametrize(("kind", "weights"), [("symmetric", (100.0, float("inf"))), ("pair", (1.0, 10.0))])
     def test_what_sure_predictions_show_is_found(self, kind, weights):
         true = np.arange(6000) % CLASSES
         labels = dspt.corrupt(true, CLASSES, kind, 0.3, sampling="bernoulli")
-        found, _ = estimate_transition(true, np.ones(6000), labels, np.arange(6000) // 6 % 5, CLASSES, 1.0)
+        found, _ = estimate_transition(true, np.argsort(true), labels, np.arange(6000) // 6 % 5, CLASSES, 1.0)
         expected = dspt.noise.transition_matrix(kind, CLASSES, 0.3).T
         np.testing.assert_allclose(found.matrix.numpy(), expected, atol=0.06)
         assert found.shape_weight in weights
@@ -106,7 +112,7 @@ class TestTransition:
     def test_rows_are_distributions_whatever_the_anchors(self, classes, n, seed):
         random = np.random.default_rng(seed)
         predicted, labels = random.integers(0, classes, (2, n))
-        found, others = estimate_transition(predicted, random.random(n), labels, np.arange(n) % 5, classes, 0.3)
+        found, others = estimate_transition(predicted, np.argsort(predicted), labels, np.arange(n) % 5, classes, 0.3)
         for matrix in (found.matrix, *others):
             assert bool((matrix >= 0).all())
             torch.testing.assert_close(matrix.sum(1), torch.ones(classes))
@@ -118,10 +124,17 @@ class TestTransition:
         other = labels.copy()
         other[np.flatnonzero(part == 2)[:8]] = 5
         (_, before), (_, after) = (
-            estimate_transition(true, np.ones(600), each, part, CLASSES, 1.0) for each in (labels, other)
+            estimate_transition(true, np.argsort(true), each, part, CLASSES, 1.0) for each in (labels, other)
         )
         torch.testing.assert_close(before[2], after[2])
         assert not torch.equal(before[1], after[1])
+
+    def test_shares_of_true_classes_are_those_that_give_the_counts_of_labels(self):
+        shares = np.array([0.6, 0.25, 0.1, 0.05])
+        matrix = dspt.noise.transition_matrix("pair", 4, 0.3).T
+        found = log_shares(torch.from_numpy(10_000 * shares @ matrix), torch.from_numpy(matrix)).exp().numpy()
+        np.testing.assert_allclose(found, (shares + 0.25) / 2, atol=0.02)  # half-way to even ones
+        assert np.abs(shares @ matrix - shares).max() > 0.1  # the labels' own shares are others
 
     def test_uniform(self):
         np.testing.assert_allclose(
@@ -145,6 +158,26 @@ class TestWhatIsFound:
         np.testing.assert_allclose(found.transition.sum(0), 1, rtol=1e-5)
         np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-4)
         np.testing.assert_array_equal(found.label_quality, found.probabilities[np.arange(len(labels)), labels])
+
+    @pytest.mark.parametrize("text", [True, False])
+    @pytest.mark.parametrize("rate", [0.0, 0.2])
+    def test_common_classes_do_not_lose_their_samples_to_rare_ones(self, rate, text):
+        random = np.random.default_rng(0)
+        sizes = np.geomspace(1200, 12, 10).astype(int)
+        true = np.repeat(np.arange(10), sizes)
+        means = random.standard_normal((10, WIDTH))
+        x = 1.1 * means[true] + random.standard_normal((len(true), WIDTH))
+        labels = dspt.corrupt(true, 10, rate=rate)
+        z = x @ (means + 0.7 * random.standard_normal(means.shape)).T
+        found = label_posterior(x, labels, z if text else None)
+        assert abs(found.noise_rate - rate) < 2 * found.noise_rate_error
+        assert (found.probabilities.argmax(1) == true).mean() > 0.9
+
+    def test_where_wrong_labels_stand_in_the_file_does_not_matter(self):
+        x, true, _ = clouds(1800, apart=4.0)
+        for where in (np.arange(1800) < 360, np.arange(1800) >= 1440):
+            found = label_posterior(x, np.where(where, (true + 1) % CLASSES, true))
+            assert abs(found.noise_rate - 0.2) < 0.02
 
     def test_clean_labels_raise_no_alarm(self):
         x, true, z = clouds(900, apart=2.0)
@@ -171,6 +204,15 @@ class TestWhatIsFound:
         x, true, _ = clouds(apart=0.7)
         z = 3 * np.eye(CLASSES)[true] + np.random.default_rng(1).standard_normal((len(true), CLASSES))
         found = label_posterior(x, dspt.corrupt(true, CLASSES, rate=0.3), z)
+        with pytest.raises(InputError, match="zero_shot_logits: needed"):
+            found.classify(x)
+
+    def test_logits_are_asked_for_where_too_few_samples_could_tell(self):
+        random = np.random.default_rng(0)
+        true = np.arange(60) % 3
+        x, z = random.standard_normal((60, 90)), 4 * np.eye(3)[true] + random.standard_normal((60, 3))
+        found = label_posterior(x, true, z)
+        assert found.text_weight > 0
         with pytest.raises(InputError, match="zero_shot_logits: needed"):
             found.classify(x)
 
@@ -324,6 +366,8 @@ class TestWhatCannotBeKnown:
             ((np.full((2, 2), np.nan), [0, 1]), "features: expected finite numbers"),
             ((np.ones((2, 2)), [0, 1], np.ones((3, 2))), "zero_shot_logits: expected 2 rows"),
             ((np.ones((0, 2)), []), "labels: none are given"),
+            ((np.ones((2, 0)), [0, 1]), "features: they have no columns"),
+            ((np.array([[1e39], [-1e39]]), [0, 1]), "features: they are as large as 1e"),
         ],
     )
     def test_bad_input_is_named(self, arguments, sentence):

@@ -15,6 +15,7 @@ from dspt.data.dataset import Dataset, Split
 from dspt.internal.errors import InputError
 from dspt.posterior import label_likelihood
 from dspt.problem import Problem, Task
+from dspt.runs import finished
 from dspt.workflows.train import run
 
 
@@ -33,8 +34,11 @@ class TestThePosteriorAsALearner:
     def test_is_solved_at_once_and_not_fooled(self, text_tower, tmp_path):
         clean = trained(data(rate=0.0), text_tower, tmp_path / "clean", learner="posterior")
         noisy = trained(data(), text_tower, tmp_path / "noisy", learner="posterior")
-        assert noisy.epochs == 1
-        assert noisy.method == "posterior"
+        assert noisy.epochs == 0
+        assert (noisy.learner, noisy.method) == ("posterior", "dspt-auto")
+        told = []
+        finished.find(tmp_path, told.append)
+        assert not [str(why) for why in told]
         assert noisy.accuracy == noisy.last_accuracy > clean.accuracy - 5 > 70
         assert abs(noisy.found["noise_rate"] - 0.3) < 2 * noisy.found["noise_rate_error"]
 
@@ -113,7 +117,7 @@ class TestTheChoice:
         assert "cannot be told" in choice.why
 
     def test_another_method_is_refused(self, text_tower, tmp_path):
-        with pytest.raises(InputError, match="learner = 'auto': it trains with dspt-auto, not with method gce"):
+        with pytest.raises(InputError, match="learner = 'auto': it goes with dspt-auto, not with method gce"):
             trained(data(), text_tower, tmp_path / "run", learner="auto", method="gce")
 
     def test_a_run_has_the_settings_of_what_was_chosen(self, text_tower, tmp_path):
@@ -122,6 +126,8 @@ class TestTheChoice:
         assert loaded.learner in ("posterior", "prototypes", "prompt")
         assert loaded.method == "dspt-auto"
         assert result.accuracy is not None
+        assert result.learner == loaded.learner
+        assert result.why.startswith(f"{loaded.learner}, since")
 
     def test_in_python_it_says_what_it_chose_and_is_saved_as_that(self, text_tower, tmp_path):
         source = data()
@@ -134,6 +140,18 @@ class TestTheChoice:
         np.testing.assert_array_equal(
             loaded.decision_function(source.test.items), classifier.decision_function(source.test.items)
         )
+
+    def test_samples_with_weights_are_given_to_none_that_cannot_weigh(self, text_tower):
+        source = data()
+        classifier = PromptClassifier(str(text_tower), learner="auto", epochs=2)
+        classifier.fit(source.train.items, source.train.labels, NAMES, sample_weight=np.arange(160) + 1.0)
+        assert "posterior" not in classifier.choice_.likelihoods
+
+    def test_a_method_of_ones_own_is_refused(self, text_tower):
+        source = data()
+        classifier = PromptClassifier(str(text_tower), dspt.methods.make("dspt"), learner="auto")
+        with pytest.raises(InputError, match="not with a method of one's own"):
+            classifier.fit(source.train.items, source.train.labels, NAMES)
 
     def test_a_second_fit_chooses_anew(self, text_tower):
         source = data()

@@ -202,6 +202,10 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nobody = Split([], np.empty(0, np.int64))
         self.choice_: selection.Choice | None = None
         config = self._config()
+        if selection.is_open(config) and not isinstance(self.method, str):
+            raise InputError(
+                f"learner = {config.learner!r}: it trains with {selection.METHOD}, not with a method of one's own"
+            )
         task = pose(
             Dataset("X", names, Split(items, labels), nobody),
             selection.provisional(config),

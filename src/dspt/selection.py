@@ -44,15 +44,15 @@ def is_open(config: Settings) -> bool:
 
 
 def provisional(config: Settings) -> Settings:
-    """Return the settings to pose the task with while it is open what is learnt; others as they are."""
-    if not is_open(config):
+    """Return the settings to pose the task with: a learner, if that is open, and the method that goes with it."""
+    if config.learner not in (AUTO_LEARNER, "posterior"):
         return config
     if config.method not in (Settings.method, METHOD):
         raise InputError(
-            f"learner = {AUTO_LEARNER!r}: it trains with {METHOD}, not with method {config.method}",
-            "leave `method` out, or name a learner",
+            f"learner = {config.learner!r}: it goes with {METHOD}, not with method {config.method}",
+            "leave `method` out, or name another learner",
         )
-    return replace(config, learner="prototypes", method=METHOD)
+    return replace(config, learner="prototypes" if is_open(config) else config.learner, method=METHOD)
 
 
 def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
@@ -100,10 +100,14 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
         if not fold:
             known = _known(problem.train_x[kept], posterior, given)
             names = [name for name in BY_FREEDOM if name != "prompt" or known >= _KNOWN_NAMES]
+            if problem.weights is not None:
+                names = [name for name in names if learners.LEARNERS[name].weighs_samples]
         for name in names:
+            reporter.say(f"learner: trying {name} without a fifth of the samples")
             config = replace(task.config, learner=name)
             learner = learners.make(problem.class_names, config, given.tower)
-            others = Problem(problem.class_names, problem.train_x[kept], problem.labels[kept])
+            weights = None if problem.weights is None else problem.weights[kept]
+            others = Problem(problem.class_names, problem.train_x[kept], problem.labels[kept], weights=weights)
             tried = Task(others, config, learner, methods.make(METHOD), learner.start(), task.given)
             learnt = learn(tried, reporter=reporter)
             scores = logits(_one_view(problem.train_x[held]), learner.classify(learnt.parameters))

@@ -28,8 +28,8 @@ LAST_EPOCHS = 5
 # Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
 _GRADIENT_BINS = np.linspace(0, 2, 41)
 
-# Samples that an estimate of the noise looks at: its error is not of their number then.
-_ESTIMATED = 50_000
+# Samples, and samples times classes, that an estimate of the noise looks at: its error is not of their number then.
+_ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
 
 Record = dict[str, Any]  # what is written down of an epoch
 
@@ -275,7 +275,8 @@ def estimated_noise(task: Task) -> dict[str, float]:
     if problem.labels_known == len(problem.labels) or learner.zero_shot is None:
         return {}
     # Evenly spread ones of a very large set are enough, and their error says so.
-    rows = np.linspace(0, len(problem.labels) - 1, min(_ESTIMATED, len(problem.labels))).astype(np.int64)
+    most = min(_ESTIMATED, len(problem.labels), max(1, _ESTIMATED_ENTRIES // len(problem.class_names)))
+    rows = np.linspace(0, len(problem.labels) - 1, most).astype(np.int64)
     return posterior_of(problem.train_x[rows], problem.labels[rows], learner).findings()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt import learners, train
+from dspt import learners, selection, train
 from dspt.config import Settings
 from dspt.data import Dataset
 from dspt.engine.job import Job, Sources
@@ -109,6 +109,7 @@ def _step(config: Settings, dataset: Dataset) -> float:
 
     # What is learnt in them does not matter, so any loss and any inputs will do.
     config = replace(config, epochs=1, method="coop", option=(), shots=0)
+    config = selection.provisional(config)
     learner = learners.make(dataset.class_names, config)
     if isinstance(learner, learners.ClipLearner):
         x = np.random.default_rng(0).standard_normal((n, learner.tower.feature_dim))

@@ -70,9 +70,9 @@ def discriminant(sums: Sums, ridge: float) -> Discriminant:
     return Discriminant((directions * share).float(), (-0.5 * share**2 * power).float())
 
 
-def combined(parts: Sequence[Discriminant], weights: Sequence[float]) -> Discriminant:
-    """Return the weighted sum of classifiers; weights beyond their number are somebody else's."""
-    found = Discriminant(weights[0] * parts[0].weights, weights[0] * parts[0].bias)
-    for weight, part in zip(weights[1:], parts[1:], strict=False):
+def combined(parts: Sequence[Discriminant], weights: Sequence[float], prior: Tensor) -> Discriminant:
+    """Return the weighted sum of classifiers, with the log of how common each class is (C,) added."""
+    found = Discriminant(torch.zeros_like(parts[0].weights), prior)
+    for weight, part in zip(weights, parts, strict=True):
         found = Discriminant(found.weights + weight * part.weights, found.bias + weight * part.bias)
     return found

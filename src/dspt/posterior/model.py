@@ -14,23 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dspt.internal.checks import checked_labels, checked_rows
+from dspt.internal.checks import checked_labels, checked_rows, is_integer
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminant
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
-from dspt.posterior.transition import ANCHORS, PARTS, Transition, estimate_transition, uniform_transition
+from dspt.posterior.transition import ANCHORS, PARTS, Transition, estimate_transition, log_shares, uniform_transition
 
 FOLDS = 10
 ROUNDS = 8
 # Rounds without a gain after which a start is left.
-PATIENCE = 2
+PATIENCE = 3
 # What is added to the covariance by either discriminant, as shares of the mean variance.
 RIDGES = (0.1, 2.0)
 # Shares of anchors by which the rate is estimated, too: how far they differ is part of its error.
@@ -43,6 +43,8 @@ SURE = 2.5
 _WEIGHED = 8192
 # Entries of (rows, classes) that are computed at once.
 _ENTRIES = 2**22
+# Numbers beyond this cannot be squared and added in single precision.
+_LARGEST = 1e15
 # Zero-shot logits are brought to this height of the highest above the mean, about that of CLIP's own.
 _HEIGHT = 10.0
 
@@ -166,12 +168,16 @@ def label_posterior(
     seed : int
         Seed of the folds; nothing else is random.
     """
-    given = checked_labels(labels, num_classes)
+    given = checked_labels(labels)
     n = len(given)
     x = checked_rows(features, n, "features", "label")
     z = None if zero_shot_logits is None else checked_rows(zero_shot_logits, n, "zero_shot_logits", "label")
     if not n:
         raise InputError("labels: none are given; at least one is needed")
+    if not x.shape[1]:
+        raise InputError("features: they have no columns; every row must be a feature")
+    if num_classes is not None and not is_integer(num_classes):
+        raise InputError(f"num_classes: expected a whole number, found {num_classes!r}")
     classes = num_classes or (z.shape[1] if z is not None else max(2, int(given.max()) + 1))
     if classes < 2:
         raise InputError(f"num_classes: expected 2 or more, found {classes}")
@@ -204,6 +210,13 @@ def label_likelihood(logits: Any, labels: Any, transition: np.ndarray) -> np.nda
     return found
 
 
+class _Part(NamedTuple):
+    """What is learnt for the samples of one fold from those of the others."""
+
+    discriminants: list[Discriminant]
+    prior: Tensor  # (C,) log of how common each class is
+
+
 @dataclass(frozen=True)
 class _Model:
     """What a round has found out: everything that the probabilities of a sample depend on."""
@@ -216,6 +229,13 @@ class _Model:
     rate: float  # mean probability that a label is wrong
     contradicted: float  # share of labels that are not what the image is predicted as
     start: str = ""
+
+
+class _Path(NamedTuple):
+    """What came of a start."""
+
+    best: _Model
+    rates: tuple[float, ...]  # of all its rounds
 
 
 class _Evidence:
@@ -231,6 +251,11 @@ class _Evidence:
         self.folds = folds
         self.part = self.fold % PARTS
         self.weighed = np.sort(order[:_WEIGHED])
+        self.place = np.argsort(order)  # of each sample in a random order
+        by_fold = np.zeros((folds, classes))
+        np.add.at(by_fold, (self.fold, labels), 1.0)
+        # How often each label is given to the samples of the other folds.
+        self.given_to_others = torch.from_numpy(by_fold.sum(0) - (by_fold if folds > 1 else np.zeros_like(by_fold)))
         # One array of probabilities is all that grows with samples times classes.
         self.buffer = torch.empty(self.n, classes)
         self.mean, self.scale = self._moments()
@@ -258,38 +283,45 @@ class _Evidence:
 
     def posterior(self) -> Posterior:
         """Return the answer: the best round of the best start."""
-        identity = uniform_transition(0.3, self.classes)
-        found = [self.climb(self.label_sums(), identity, "labels")]
+        guess = uniform_transition(0.3, self.classes)
+        by_labels = best = self.climb(self.label_sums(), guess, "labels")
         if self.text_scale:
             rate, weight = self.text_alone()
             for name, share in (("mixed", 0.5), ("text", 1.0)):
-                found.append(self.climb(self.text_sums(rate, weight, share), identity, name))
-        best = max(found, key=lambda one: one[-1].likelihood)
-        if self.text_scale and (renamed := self.renamed(found[0][-1])) is not None:
+                other = self.climb(self.text_sums(rate, weight, share), guess, name)
+                best = max(best, other, key=lambda path: path.best.likelihood)
+            renamed = self.renamed(by_labels.best)
             # What the text says against the labels' names is not in their likelihood: as likely is enough.
-            best = max(renamed, best, key=lambda one: one[-1].likelihood + (RENAMED if one is renamed else 0))
+            if renamed is not None and renamed.best.likelihood > best.best.likelihood - RENAMED:
+                best = renamed
         return self.answer(best)
 
     # A start, and the rounds from it
 
-    def climb(self, sums: list[Sums], transition: Tensor, start: str) -> list[_Model]:
-        """Return the rounds from a start, the best of them last."""
+    def climb(self, sums: list[Sums], transition: Tensor, start: str) -> _Path:
+        """Return the best round from a start, and the rates that all of them found."""
         mixture = tuple([0.05] * len(RIDGES) + ([0.1] if self.text_scale else []))
-        rounds: list[_Model] = []
-        best = 0
+        best: _Model | None = None
+        rates: list[float] = []
+        since = 0
         for number in range(ROUNDS):
-            parts = [[discriminant(each, ridge) for ridge in RIDGES] for each in self.others(sums)]
+            parts = [
+                _Part([discriminant(one, ridge) for ridge in RIDGES], log_shares(given, transition))
+                for one, given in zip(self.others(sums), self.given_to_others, strict=True)
+            ]
             for _ in range(2 if number == 0 else 1):  # the first transition is a guess
                 mixture = self.mixture(parts, transition, mixture)
                 found = self.judged(parts, mixture)
                 transition = found.transition.matrix
-            rounds.append(replace(found, start=start))
-            if found.likelihood > rounds[best].likelihood:
-                best = number
-            elif number > best + PATIENCE:
+            rates.append(found.rate)
+            since += 1
+            if best is None or found.likelihood > best.likelihood:
+                best, since = replace(found, start=start), 0
+            elif since >= PATIENCE:
                 break
             sums = self.posterior_sums(transition)
-        return [*rounds[:best], *rounds[best + 1 :], rounds[best]]
+        assert best is not None
+        return _Path(best, tuple(rates))
 
     def others(self, sums: list[Sums]) -> Iterator[Sums]:
         """Yield, for each fold, the sums over all samples but its own."""
@@ -297,16 +329,15 @@ class _Evidence:
         for part in sums:
             yield total.without(part) if self.folds > 1 else total
 
-    def mixture(
-        self, parts: list[list[Discriminant]], transition: Tensor, before: tuple[float, ...]
-    ) -> tuple[float, ...]:
+    def mixture(self, parts: list[_Part], transition: Tensor, before: tuple[float, ...]) -> tuple[float, ...]:
         """Return the weights, 0 or more, of discriminants and text that make the given labels most likely."""
         rows = self.weighed
         x, fold = self.features(rows), self.fold[rows]
         terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
-        for k, pair in enumerate(parts):
+        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(fold)]
+        for k, part in enumerate(parts):
             own = torch.from_numpy(np.flatnonzero(fold == k))
-            for term, one in zip(terms, pair, strict=True):
+            for term, one in zip(terms, part.discriminants, strict=True):
                 term[own] = torch.addmm(one.bias, x[own], one.weights)
         if (text := self.text(rows)) is not None:
             terms.append(text)
@@ -314,17 +345,23 @@ class _Evidence:
         starts = [before]
         if text is not None and before[-1] < 0.02:
             starts.append((*before[:-1], 0.3))  # a weight of 0 is a valley that no small step leaves
-        return min((_most_likely(terms, likely, start) for start in starts), key=lambda one: one[0])[1]
+        return min((_most_likely(terms, likely, start, prior) for start in starts), key=lambda one: one[0])[1]
 
-    def judged(self, parts: list[list[Discriminant]], mixture: tuple[float, ...]) -> _Model:
+    def judged(self, parts: list[_Part], mixture: tuple[float, ...]) -> _Model:
         """Return the model with these weights; the buffer then has the probabilities p of all samples."""
-        joined = [combined(pair, mixture) for pair in parts]
+        joined = [combined(part.discriminants, mixture[: len(RIDGES)], part.prior) for part in parts]
         weights, bias = torch.stack([one.weights for one in joined]), torch.stack([one.bias for one in joined])
         predicted, sureness = self.fill(weights, bias, mixture)
-        transition, by_part = estimate_transition(predicted, sureness, self.labels, self.part, self.classes, ANCHORS)
+        transition, by_part = self.transition(predicted, sureness, ANCHORS)
         likelihood, rate = self.likelihoods(transition.matrix, by_part)
         contradicted = float((predicted != self.labels).mean())
         return _Model(likelihood, weights, bias, mixture, transition, rate, contradicted)
+
+    def transition(self, predicted: np.ndarray, sureness: np.ndarray, share: float) -> tuple[Transition, list[Tensor]]:
+        """Return the transition that the anchors show, and that of the other parts for each part."""
+        # of those that are equally sure, none is an anchor for its place in the file
+        order = np.lexsort((self.place, -sureness, predicted))
+        return estimate_transition(predicted, order, self.labels, self.part, self.classes, share)
 
     def fill(self, weights: Tensor, bias: Tensor, mixture: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the class each sample is predicted as and how surely, after p is written to the buffer."""
@@ -416,12 +453,18 @@ class _Evidence:
         mean /= self.n
         squares = sum(float(np.square(np.asarray(self.x[rows], dtype=np.float64) - mean).sum()) for rows in self.rows())
         deviation = (squares / (self.n * self.width)) ** 0.5
-        return torch.from_numpy(mean.astype(np.float32)), 1 / deviation if deviation > 1e-12 else 1.0
+        size = max(deviation, float(np.abs(mean).max()))
+        if size > _LARGEST:
+            raise InputError(f"features: they are as large as {size:.3g}; bring them below {_LARGEST:g}")
+        varied = deviation > 1e-7 * size
+        return torch.from_numpy(mean.astype(np.float32)), 1 / deviation if varied else 1.0
 
     def _text_scale(self, z: np.ndarray) -> float:
         """Return the factor that brings the logits to CLIP's height; 0 if they say nothing."""
         some = np.asarray(z[self.weighed], dtype=np.float64)
         height = float((some.max(1) - some.mean(1)).mean())
+        if height > _LARGEST:
+            raise InputError(f"zero_shot_logits: they are as large as {height:.3g}; bring them below {_LARGEST:g}")
         return _HEIGHT / height if height > 1e-9 else 0.0
 
     # The text as a start, and as the name of a group
@@ -439,7 +482,7 @@ class _Evidence:
             rate = min(max(float(1 - q.gather(1, labels[:, None]).mean()), 0.01), 0.98)
         return rate, mixture[0]
 
-    def renamed(self, model: _Model) -> list[_Model] | None:
+    def renamed(self, model: _Model) -> _Path | None:
         """Return the rounds from the groups that the labels give, named as the text names them; None if it does not.
 
         If more than half of the labels of a class are wrong in one way, its images are found as a group under a wrong
@@ -477,14 +520,14 @@ class _Evidence:
 
     # The answer
 
-    def answer(self, path: list[_Model]) -> Posterior:
+    def answer(self, path: _Path) -> Posterior:
         """Return the posterior of the best model, the rate with its error and the classifier of all samples."""
-        model = path[-1]
+        model = path.best
         predicted, sureness = self.fill(model.weights, model.bias, model.mixture)
         can_tell = self.can_tell(predicted, sureness)
-        rates = [one.rate for one in path[:-1]]
+        rates = list(path.rates)
         for share in OTHER_ANCHORS:
-            other, by_part = estimate_transition(predicted, sureness, self.labels, self.part, self.classes, share)
+            other, by_part = self.transition(predicted, sureness, share)
             rates.append(self.likelihoods(other.matrix, by_part)[1])
         matrix = model.transition.matrix
         if not can_tell:
@@ -495,7 +538,8 @@ class _Evidence:
             p = self.buffer[rows]
             p.copy_(_normalised(p * columns[torch.from_numpy(self.labels[rows])]))
         sums = _added(self._sums(lambda rows: self.buffer[rows]))
-        whole = combined([discriminant(sums, ridge) for ridge in RIDGES], model.mixture)
+        parts = [discriminant(sums, ridge) for ridge in RIDGES]
+        whole = combined(parts, model.mixture[: len(RIDGES)], log_shares(self.given_to_others.sum(0), matrix))
         weights = self.scale * whole.weights  # of the features as they come, not centred
         text_weight = model.mixture[-1] * self.text_scale if self.text_scale else 0.0
         rate, error = rate_and_error(
@@ -518,7 +562,7 @@ class _Evidence:
     def can_tell(self, predicted: np.ndarray, sureness: np.ndarray) -> bool:
         """Return whether the p in the buffer makes the labels surely more likely than how often each is given does."""
         counts = np.bincount(self.labels, minlength=self.classes)
-        _, by_part = estimate_transition(predicted, sureness, self.labels, self.part, self.classes, ANCHORS)
+        _, by_part = self.transition(predicted, sureness, ANCHORS)
         gain = -np.log((counts + 1) / (self.n + self.classes))[self.labels]
         for rows in self.rows():
             p, labels = self.buffer[rows], torch.from_numpy(self.labels[rows])
@@ -536,11 +580,19 @@ class _Evidence:
         rows = self.weighed
         x = np.column_stack([np.asarray(self.x[rows], dtype=np.float64), np.ones(len(rows))])
         z = np.asarray(self.z[rows], dtype=np.float64)
-        gram = x.T @ x
-        gram.flat[:: len(gram) + 1] += 1e-9 * np.trace(gram) / len(gram)
-        found: np.ndarray = np.linalg.solve(gram, x.T @ z)
-        rest = np.square(z - x @ found).mean() / max(1e-12, np.square(z - z.mean(0)).mean())
-        return found.astype(np.float32) if rest < 1e-2 else None
+        learnt = np.arange(len(rows)) % 5 > 0
+        found = _least_squares(x[learnt], z[learnt])
+        # Judged by others: as many numbers as samples fit anything.
+        rest = np.square(z - x @ found)[~learnt].sum() / max(1e-12, np.square(z - z.mean(0))[~learnt].sum())
+        return _least_squares(x, z).astype(np.float32) if rest < 1e-3 else None
+
+
+def _least_squares(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return the linear function of x (n, D) that is nearest to z (n, C)."""
+    gram = x.T @ x
+    gram.flat[:: len(gram) + 1] += 1e-9 * np.trace(gram) / len(gram)
+    found: np.ndarray = np.linalg.solve(gram, x.T @ z)
+    return found
 
 
 def _added(sums: list[Sums]) -> Sums:
@@ -551,7 +603,9 @@ def _normalised(q: Tensor) -> Tensor:
     return q / q.sum(1, keepdim=True).clamp_min(1e-30)
 
 
-def _most_likely(terms: list[Tensor], likely: Tensor, start: tuple[float, ...]) -> tuple[float, tuple[float, ...]]:
+def _most_likely(
+    terms: list[Tensor], likely: Tensor, start: tuple[float, ...], prior: Tensor | None = None
+) -> tuple[float, tuple[float, ...]]:
     """Return the least mean negative log likelihood, and the weights of the terms, 0 or more, that have it.
 
     Parameters
@@ -562,11 +616,14 @@ def _most_likely(terms: list[Tensor], likely: Tensor, start: tuple[float, ...]) 
         The probability of each sample's given label under each true class.
     start : tuple of float
         Weights to begin with.
+    prior : Tensor of shape (n, C), optional
+        Added to the weighted sum as it is.
     """
     from scipy.optimize import minimize
 
     def value_and_slope(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        p = _weighted(terms, weights).softmax(1)
+        logits = _weighted(terms, weights)
+        p = (logits if prior is None else logits.add_(prior)).softmax(1)
         q = p * likely
         sums = q.sum(1, keepdim=True).clamp_min(1e-30)
         q = q.div_(sums).sub_(p)

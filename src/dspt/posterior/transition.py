@@ -19,6 +19,8 @@ ANCHORS = 0.3
 RATE_WEIGHT = 10.0
 # The shape of mistakes is drawn to the uniform one as if so many wrong labels had shown it; infinity is uniform.
 SHAPE_WEIGHTS = (1.0, 10.0, 100.0, float("inf"))
+# Rounds in which shares of classes are found: more fit the chance in the counts.
+_SHARE_ROUNDS = 20
 # Parts of the anchors, each judged by the matrix of the others.
 PARTS = 5
 
@@ -39,31 +41,55 @@ def uniform_transition(rate: float, classes: int) -> Tensor:
     return matrix.fill_diagonal_(1 - rate)
 
 
-def anchor_rows(predicted: np.ndarray, sureness: np.ndarray, share: float) -> np.ndarray:
+def log_shares(given: Tensor, matrix: Tensor) -> Tensor:
+    """Return the log of how common each true class is (C,), from how often each label is given and the transition.
+
+    The shares that make the counts of given labels most likely, by expectation and maximisation from even ones, and
+    drawn half-way back to even, since the transition is not known well. A label alone counts here, not the image it
+    stands at: were shares learnt from predictions, common classes would grow with every round.
+
+    Parameters
+    ----------
+    given : Tensor of shape (C,)
+        How often each label is given.
+    matrix : Tensor of shape (C, C)
+        `matrix[t, y]` is the probability of the label y if t is true.
+    """
+    given, matrix = given.double(), matrix.double()
+    shares = torch.full_like(given, 1 / len(given))
+    for _ in range(_SHARE_ROUNDS):
+        shares = shares * (matrix @ (given / (shares @ matrix).clamp_min(1e-30)))
+        shares = shares / shares.sum().clamp_min(1e-30)
+    return ((shares + 1 / len(given)) / 2).log().float()
+
+
+def anchor_rows(predicted: np.ndarray, order: np.ndarray, share: float) -> np.ndarray:
     """Return the rows of the surest of each predicted class, at least one of each.
 
     Parameters
     ----------
     predicted : int array of shape (N,)
-    sureness : array of shape (N,)
+    order : int array of shape (N,)
+        The rows by predicted class, the surest of each first.
     share : float in 0..1
         Of the rows predicted as a class.
     """
-    order = np.lexsort((-sureness, predicted))
     counts = np.bincount(predicted)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.asarray(order[rank < np.ceil(share * np.repeat(counts, counts))])
 
 
 def estimate_transition(
-    predicted: np.ndarray, sureness: np.ndarray, labels: np.ndarray, part: np.ndarray, classes: int, share: float
+    predicted: np.ndarray, order: np.ndarray, labels: np.ndarray, part: np.ndarray, classes: int, share: float
 ) -> tuple[Transition, list[Tensor]]:
     """Return the transition from the anchors, and for each part of the samples the matrix of the others' anchors.
 
     Parameters
     ----------
-    predicted, sureness : arrays of shape (N,)
-        The class that each image is predicted as by a classifier that has not seen its label, and how surely.
+    predicted : int array of shape (N,)
+        The class that each image is predicted as by a classifier that has not seen its label.
+    order : int array of shape (N,)
+        The rows by predicted class, the surest of each first.
     labels : int array of shape (N,)
         Given labels.
     part : int array of shape (N,)
@@ -73,7 +99,7 @@ def estimate_transition(
     share : float
         The share of anchors.
     """
-    rows = anchor_rows(predicted, sureness, share)
+    rows = anchor_rows(predicted, order, share)
     counts = torch.zeros(PARTS, classes, classes)
     where = tuple(torch.from_numpy(each[rows]) for each in (part, predicted, labels))
     counts.index_put_(where, torch.ones(len(rows)), accumulate=True)

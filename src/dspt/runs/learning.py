@@ -55,7 +55,7 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
         return Learnt({}, learner.zero_shot, [], {}, zero_shot, time.monotonic() - started)
 
     if (solved := learner.solve(task.problem.train_x, task.problem.labels)) is not None:
-        record: Record = {"epoch": 1, "lr": 0.0, "steps": 0, "loss": None, **solved.found}
+        record: Record = {"epoch": 0, "lr": 0.0, "steps": 0, "loss": None, **solved.found}
         if (accuracy := test_accuracy(task, learner.classify(solved.parameters))) is not None:
             record["accuracy"] = accuracy
         if run:

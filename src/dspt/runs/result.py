@@ -30,6 +30,8 @@ class Result:
         What was found out about the labels, by name, such as the noise rate.
     skipped
         How many entries of the source were left out.
+    learner, why
+        What was learnt, and why, where that was left open.
     """
 
     data: str
@@ -51,6 +53,8 @@ class Result:
     samples: int | None = None
     skipped: int = 0
     run: str = ""
+    learner: str | None = None
+    why: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it: what was found stands beside the rest."""
@@ -88,7 +92,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "seed": lambda value: type(value) is int,
     "epochs": _is_count,
     **dict.fromkeys(("samples", "epochs_averaged", "labels_known"), lambda value: value is None or _is_count(value)),
-    "model": lambda value: value is None or isinstance(value, str),
+    **dict.fromkeys(("model", "learner", "why"), lambda value: value is None or isinstance(value, str)),
     "test_labels_known": lambda value: value is None or isinstance(value, bool),
     "skipped": _is_count,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dspt import noise, selection
-from dspt.config import Config, Settings
+from dspt.config import Settings
 from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
@@ -54,8 +54,10 @@ def run(
     if not len(dataset.test.labels):
         raise InputError(f"{dataset.name}: no images to test with; give a test split")
     task = pose(dataset, selection.provisional(config), spec, reporter=reporter, cache=cache, skip_bad=skip_bad)
+    why = None
     if selection.is_open(config):
-        task, _ = selection.chosen(task, reporter)
+        task, choice = selection.chosen(task, reporter)
+        why = choice.why
     config = task.config
     folder = Run(out or default_folder(dataset.name, config, str(spec)))
     with folder.locked():
@@ -68,7 +70,7 @@ def run(
         folder.save_skipped(task.skipped)
         learnt = learn(task, folder, reporter)
         folder.save_learnt(learnt.parameters, learnt.prototypes)
-        result = _result(task, learnt, dataset, spec, folder)
+        result = replace(_result(task, learnt, dataset, spec, folder), learner=config.learner, why=why)
         folder.finish(result)
     return result
 
@@ -113,16 +115,16 @@ def _result(task: Task, learnt: Learnt, dataset: Dataset, spec: noise.NoiseSpec,
         model=task.config.model,
         wrong_labels=None if wrong is None else round(wrong, 6),
         labels_known=problem.labels_known,
-        method=task.config.name if isinstance(task.config, Config) else task.config.method,
+        method=task.config.method,
         seed=task.config.seed,
-        epochs=len(records),
+        epochs=last.get("epoch", 0),  # none for what is solved at once
         accuracy=accuracy,
         epochs_averaged=len(accuracies),
         last_accuracy=last.get("accuracy", accuracy),
         test_labels_known=dataset.test.truth_known,
         zero_shot=learnt.zero_shot,
         loss=last.get("loss"),
-        found={**estimated_noise(task), **learnt.found},
+        found=learnt.found if "noise_rate" in learnt.found else {**estimated_noise(task), **learnt.found},
         seconds=round(learnt.seconds, 3),
         samples=len(problem.labels),
         skipped=len(task.skipped),
