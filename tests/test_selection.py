@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
-from problems import NAMES, QUIET, features
+from problems import NAMES, QUIET, feature_file, features
 from torch.testing import assert_close
 
 import dspt
@@ -169,3 +171,10 @@ def test_the_likelihood_of_labels_is_that_of_the_noise_model():
     labels = [0] * 8 + [1] * 2
     expected = 0.8 * np.log(0.8) + 0.2 * np.log(0.2)
     assert label_likelihood(logits, labels, transition).mean() == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_command_tells_the_accuracy_of_what_is_solved_at_once(dspt, text_tower, tmp_path):
+    source = feature_file(tmp_path / "data.npz")
+    status, output, _ = dspt("train", source, "--model", text_tower, "--learner", "posterior", "-q")
+    assert status == 0
+    assert re.search(r"posterior +\d+\.\d+ %", output)

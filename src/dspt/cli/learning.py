@@ -492,6 +492,8 @@ def _wrong(result: Result) -> str:
 
 def _accuracies(result: Result) -> list[tuple[str, float | None]]:
     """Return what a run reached, said as what it is: the paper's mean over epochs, and what was saved."""
+    if result.learner == "posterior":
+        return [("posterior", result.accuracy)]
     if result.method == "zero-shot" or not result.epochs:
         return []
     saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
