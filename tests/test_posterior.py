@@ -287,6 +287,14 @@ class TestTheTextPrior:
         # without it the groups are found, under the names that most of their labels have
         assert label_posterior(x, labels).noise_rate == pytest.approx(0.2, abs=0.05)
 
+    @pytest.mark.parametrize("seed", range(4))
+    def test_that_means_nothing_names_no_group(self, seed):
+        x, true, _ = clouds(960, classes=24, apart=2.0, seed=seed)
+        nonsense = x @ np.random.default_rng(seed).standard_normal((WIDTH, 24))
+        found = label_posterior(x, dspt.corrupt(true, 24, "pair", 0.4), nonsense)
+        assert found.start != "renamed"
+        assert (found.probabilities.argmax(1) == true).mean() > 0.8
+
     def test_is_not_believed_where_names_are_mixed_up(self):
         x, true, z = clouds(900, apart=2.0)
         found = label_posterior(x, dspt.corrupt(true, CLASSES, rate=0.2), np.roll(z, 1, axis=1))

@@ -506,7 +506,9 @@ class _Evidence:
         fit = (looks + 0.01).log() + (matrix.double().clamp_max(0.05) + 0.002).log()
         groups, names = (torch.from_numpy(each) for each in linear_sum_assignment(-fit.numpy()))
         moved = groups != names
-        if not moved.any() or float(named.diagonal().sum()) > 0.5 * float(named[groups, names].sum()):
+        agreed = float(named[groups, names].sum())
+        # Names that tell few images of anything are no witnesses.
+        if not moved.any() or agreed < 0.25 * self.n or float(named.diagonal().sum()) > 0.5 * agreed:
             return None
         held = matrix[groups[moved], names[moved]]
         by_chance = 3 * (1 - matrix.diagonal()[moved]) / (self.classes - 1)
