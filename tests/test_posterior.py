@@ -8,6 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.metrics import roc_auc_score
+from sklearn.preprocessing import StandardScaler
 
 import dspt
 from dspt.internal.errors import InputError
@@ -255,6 +258,23 @@ class TestWhatIsFound:
         pairs = [[discriminant(each, 0.1) for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)
         assert not torch.equal(pairs[0][fold - 1].weights, pairs[1][fold - 1].weights)
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_digits, load_iris, load_wine])
+@pytest.mark.parametrize("noise", [None, ("symmetric", 0.1), ("symmetric", 0.3), ("pair", 0.3)])
+def test_real_measurements_that_nothing_was_chosen_by(load, noise):
+    """Sets that come with scikit-learn: 2 to 10 classes, 150 to 1,797 samples, no text."""
+    measured = load()
+    x, true = StandardScaler().fit_transform(measured.data), measured.target
+    labels = true if noise is None else dspt.corrupt(true, true.max() + 1, *noise)
+    found = label_posterior(x, labels)
+    wrong = labels != true
+    assert abs(found.noise_rate - wrong.mean()) <= 2 * found.noise_rate_error
+    assert found.noise_rate_error < 0.1
+    if noise is None:
+        assert (found.label_quality < 0.5).mean() < 0.01
+    else:
+        assert roc_auc_score(wrong, -found.label_quality) > 0.95
 
 
 class TestTheTextPrior:

@@ -131,6 +131,24 @@ class TestTheChoice:
         assert result.learner == loaded.learner
         assert result.why.startswith(f"{loaded.learner}, since")
 
+    def test_a_finished_run_is_not_chosen_for_again(self, text_tower, tmp_path, monkeypatch):
+        first = trained(data(), text_tower, tmp_path / "run", learner="auto")
+        monkeypatch.setattr(selection, "chosen", lambda *_: pytest.fail("it chose again"))
+        assert trained(data(), text_tower, tmp_path / "run", learner="auto") == first
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="it holds another run"):
+            trained(data(rate=0.2), text_tower, tmp_path / "run", learner="auto")
+
+    def test_a_run_whose_learner_was_named_is_not_taken_for_a_choice(self, text_tower, tmp_path, monkeypatch):
+        trained(data(), text_tower, tmp_path / "run", learner="posterior")
+        monkeypatch.setattr(selection, "chosen", lambda *_: pytest.fail("it chooses"))
+        with pytest.raises(pytest.fail.Exception, match="it chooses"):
+            trained(data(), text_tower, tmp_path / "run", learner="auto")
+
+    def test_settings_of_a_prompt_are_refused(self, text_tower, tmp_path):
+        with pytest.raises(InputError, match="context_length = 4: it is of a prompt, and learner 'auto' may choose"):
+            trained(data(), text_tower, tmp_path / "run", learner="auto", context_length=4)
+
     def test_in_python_it_says_what_it_chose_and_is_saved_as_that(self, text_tower, tmp_path):
         source = data()
         classifier = PromptClassifier(str(text_tower), learner="auto", epochs=2)

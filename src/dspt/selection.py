@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dspt import learners, methods
-from dspt.config import AUTO_LEARNER, Settings
+from dspt.config import AUTO_LEARNER, Config, Settings
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
-from dspt.learners import ClipLearner, by_prototypes, posterior_of
+from dspt.learners import PROMPT_SETTINGS, ClipLearner, by_prototypes, posterior_of
 from dspt.posterior import Posterior, label_likelihood
 from dspt.problem import Problem, Task
 from dspt.runs import learn
@@ -52,6 +52,13 @@ def provisional(config: Settings) -> Settings:
             f"learner = {config.learner!r}: it goes with {METHOD}, not with method {config.method}",
             "leave `method` out, or name another learner",
         )
+    if is_open(config):
+        for name in PROMPT_SETTINGS:
+            if (value := getattr(config, name)) != getattr(Config, name):
+                raise InputError(
+                    f"{name} = {value!r}: it is of a prompt, and learner {AUTO_LEARNER!r} may choose another",
+                    f"leave `{name}` out, or take the learner 'prompt'",
+                )
     return replace(config, learner="prototypes" if is_open(config) else config.learner, method=METHOD)
 
 
@@ -75,11 +82,17 @@ def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
     assert isinstance(task.learner, ClipLearner)
     choice = _choice(task, task.learner, reporter)
     reporter.say(f"learner: {choice.why}")
-    if choice.learner == task.config.learner:
-        return task, choice
-    config = replace(task.config, learner=choice.learner)
+    return with_learner(task, choice.learner), choice
+
+
+def with_learner(task: Task, name: str) -> Task:
+    """Return the same task for a learner of another name."""
+    if name == task.config.learner:
+        return task
+    assert isinstance(task.learner, ClipLearner)
+    config = replace(task.config, learner=name)
     learner = learners.make(task.problem.class_names, config, task.learner.tower)
-    return replace(task, config=config, learner=learner, start=learner.start()), choice
+    return replace(task, config=config, learner=learner, start=learner.start())
 
 
 def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:

@@ -29,10 +29,11 @@ from dspt.learners.learner import (
 from dspt.learners.network import NetworkLearner
 from dspt.learners.posterior import PosteriorLearner, posterior_of
 from dspt.learners.prompt import PromptLearner
-from dspt.learners.prototypes import PrototypeLearner
+from dspt.learners.prototypes import PROMPT_SETTINGS, PrototypeLearner
 
 __all__ = [
     "LEARNERS",
+    "PROMPT_SETTINGS",
     "Classify",
     "ClipLearner",
     "Encoder",

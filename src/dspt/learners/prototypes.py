@@ -9,6 +9,8 @@ from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.learners.learner import Parameters, PrototypicalLearner
 
+PROMPT_SETTINGS = ("context_length", "position", "class_specific", "context_words")
+
 
 class PrototypeLearner(PrototypicalLearner):
     """The class prototypes, learnt as they are."""
@@ -29,6 +31,6 @@ class PrototypeLearner(PrototypicalLearner):
 
 def refuse_prompt_settings(config: Config) -> None:
     """Raise `InputError` for settings of a prompt, where there is none."""
-    for name in ("context_length", "position", "class_specific", "context_words"):
+    for name in PROMPT_SETTINGS:
         if (value := getattr(config, name)) != getattr(Config, name):
             raise InputError(f"{name} = {value!r}: learner {config.learner} has no prompt", f"leave `{name}` out")

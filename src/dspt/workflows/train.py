@@ -56,8 +56,12 @@ def run(
     task = pose(dataset, selection.provisional(config), spec, reporter=reporter, cache=cache, skip_bad=skip_bad)
     why = None
     if selection.is_open(config):
-        task, choice = selection.chosen(task, reporter)
-        why = choice.why
+        before = None if overwrite else _chosen_before(task, dataset, spec, out)
+        if before is None:
+            task, choice = selection.chosen(task, reporter)
+            why = choice.why
+        else:
+            task = before
     config = task.config
     folder = Run(out or default_folder(dataset.name, config, str(spec)))
     with folder.locked():
@@ -73,6 +77,20 @@ def run(
         result = replace(_result(task, learnt, dataset, spec, folder), learner=config.learner, why=why)
         folder.finish(result)
     return result
+
+
+def _chosen_before(task: Task, dataset: Dataset, spec: noise.NoiseSpec, out: Path | str | None) -> Task | None:
+    """Return the task as a finished run of it had it, if the learner was chosen there; None if there is no such run."""
+    for name in selection.BY_FREEDOM:
+        found = Run(out or default_folder(dataset.name, replace(task.config, learner=name), str(spec)))
+        if not found.is_done or found.description().settings.learner != name:
+            continue
+        candidate = selection.with_learner(task, name)
+        result = found.result()
+        same = not found.description().difference(_description(candidate, dataset, spec))
+        if same and result is not None and result.why:
+            return candidate
+    return None
 
 
 def say_notes(dataset: Dataset, reporter: Reporter) -> None:
