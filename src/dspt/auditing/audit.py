@@ -1,0 +1,171 @@
+"""What an audit has found: one row a sample, and what is true of the whole set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dspt.internal.errors import Fault
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A label is called wrong if that is more likely than not.
+DECISION = 0.5
+# An image lies near a boundary if its second class is at least half as probable as its first.
+BOUNDARY = 0.5
+# Two classes cannot be told apart if so much of what is taken for either could as well be the other.
+INSEPARABLE = 0.5
+
+# What can be the matter with an image, as CleanVision calls it where it has a name for it.
+IMAGE_ISSUES = ("tiny", "odd_size", "odd_aspect_ratio", "blank", "dark", "light", "blurry")
+
+COLUMNS = (
+    *("item", "split", "is_label_issue", "label_quality", "given_label", "predicted_label"),
+    *("predicted_probability", "runner_up", "runner_up_probability", "class_noise_rate"),
+    *("fits_no_class", "is_outlier", "is_near_boundary", "duplicate_group", "image_issues"),
+)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found out about every sample and about the set.
+
+    Attributes
+    ----------
+    source : str
+        What the user called the data.
+    class_names : tuple of str
+        The classes, in the order in which labels count.
+    items : tuple of str
+        What each sample is called: its path below the folder of the data, or its number.
+    splits : tuple of str
+        "train" or "test" for each sample.
+    labels : int64 array of shape (N,)
+        The given labels.
+    probabilities : float32 array of shape (N, C)
+        P(true class | image, given label).
+    noise_rate, noise_rate_error : float
+        The estimated share of wrong labels and its standard error.
+    can_tell : bool
+        Whether features or names tell anything about the labels; if not, no label is called wrong.
+    class_noise_rates : float64 array of shape (C,)
+        Of the labels given as each class, the estimated share that is wrong; NaN for a class nobody was given.
+    fits_no_class : float32 array of shape (N,)
+        How far an image lies from every class, in 0..1; 0.5 is an ordinary one.
+    is_outlier : bool array of shape (N,)
+        Whether it lies so far out that it most likely is of no class.
+    duplicate_groups : tuple of tuples of int
+        Samples that are one image, each group by row; those that are the same byte for byte first.
+    identical_groups : int
+        How many of them, the first ones, are byte for byte the same; the others are near-identical.
+    image_issues : tuple of str
+        What is the matter with each image, of `IMAGE_ISSUES`, several joined by ";"; "" for nothing.
+    unusable : tuple of Fault
+        Images and rows that could not be read; they are not among the samples.
+    inseparable : tuple of (int, int, float)
+        Pairs of classes that cannot be told apart, and how much of them could be either.
+    examples : int32 array of shape (N, 2, K)
+        Rows of the nearest images with surely right labels, of the given class and of the predicted one; -1 for none.
+    made_with : dict
+        "model", "version" and other facts about how it was made.
+    """
+
+    source: str
+    class_names: tuple[str, ...]
+    items: tuple[str, ...]
+    splits: tuple[str, ...]
+    labels: np.ndarray
+    probabilities: np.ndarray = field(repr=False)
+    noise_rate: float
+    noise_rate_error: float
+    can_tell: bool
+    class_noise_rates: np.ndarray
+    fits_no_class: np.ndarray
+    is_outlier: np.ndarray
+    duplicate_groups: tuple[tuple[int, ...], ...] = ()
+    identical_groups: int = 0
+    image_issues: tuple[str, ...] = ()
+    unusable: tuple[Fault, ...] = ()
+    inseparable: tuple[tuple[int, int, float], ...] = ()
+    examples: np.ndarray | None = field(default=None, repr=False)
+    made_with: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label_quality(self) -> np.ndarray:
+        """The probability that each given label is right (N,)."""
+        quality: np.ndarray = self.probabilities[np.arange(len(self.labels)), self.labels]
+        return quality
+
+    @cached_property
+    def is_label_issue(self) -> np.ndarray:
+        """Which labels are more likely wrong than right (N,)."""
+        wrong = (1 - self.label_quality > DECISION) & self.can_tell
+        return np.asarray(wrong)
+
+    @cached_property
+    def ranked(self) -> tuple[np.ndarray, np.ndarray]:
+        """The most and the second most probable class of each sample, both (N,)."""
+        rows = np.arange(len(self.labels))
+        first = self.probabilities.argmax(1)
+        # Where nothing is known, all classes are as probable as each other, and the label stands.
+        first = np.where(self.probabilities[rows, self.labels] >= self.probabilities[rows, first], self.labels, first)
+        others = self.probabilities.copy()
+        others[rows, first] = -1
+        return first, others.argmax(1)
+
+    @property
+    def suspects(self) -> np.ndarray:
+        """The rows whose labels are called wrong, the surest first."""
+        rows = np.flatnonzero(self.is_label_issue)
+        return np.asarray(rows[np.argsort(self.label_quality[rows], kind="stable")])
+
+    def looks(self, budget: int) -> np.ndarray:
+        """Return the rows that are worth a look first: those most likely to have a wrong label, as many as asked for."""
+        return np.argsort(self.label_quality, kind="stable")[: max(0, budget)]
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of the first duplicate group that each sample is in, from 0 (N,); -1 for none."""
+        found = np.full(len(self.labels), -1)
+        for number, rows in reversed(list(enumerate(self.duplicate_groups))):
+            found[list(rows)] = number
+        return found
+
+    def labels_differ(self, group: Sequence[int]) -> bool:
+        """Return whether samples that are one image have different labels."""
+        return len(set(self.labels[list(group)].tolist())) > 1
+
+    def leaks(self, group: Sequence[int]) -> bool:
+        """Return whether samples that are one image are in train and test."""
+        return len({self.splits[row] for row in group}) > 1
+
+    def confusion(self) -> np.ndarray:
+        """Return how many labels are expected to be which class: given (row) by true (column), (C, C)."""
+        found = np.zeros((len(self.class_names),) * 2)
+        np.add.at(found, self.labels, self.probabilities.astype(np.float64))
+        return found
+
+    def table(self) -> pd.DataFrame:
+        """Return one row a sample, in order, with cleanlab's names for what it has names for."""
+        import pandas as pd
+
+        names = np.array(self.class_names, dtype=object)
+        first, second = self.ranked
+        rows = np.arange(len(self.labels))
+        p_first, p_second = self.probabilities[rows, first], self.probabilities[rows, second]
+        groups = self.groups
+        values = (
+            *(self.items, self.splits, self.is_label_issue, self.label_quality, names[self.labels], names[first]),
+            *(p_first, names[second], p_second, self.class_noise_rates[self.labels]),
+            *(self.fits_no_class, self.is_outlier, p_second >= BOUNDARY * p_first),
+            pd.array(np.where(groups < 0, 0, groups), dtype="Int64"),
+            self.image_issues or ("",) * len(self.labels),
+        )
+        table = pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
+        table.loc[groups < 0, "duplicate_group"] = pd.NA
+        return table
