@@ -253,7 +253,7 @@ class TestWhatIsFound:
         x, true, _ = clouds()
         other = true.copy()
         other[7] = (true[7] + 1) % CLASSES
-        one, two = (model._Evidence(x, labels, None, CLASSES, 1) for labels in (true, other))
+        one, two = (model._Evidence(x, labels, None, CLASSES, np.full(len(x), -1), 1) for labels in (true, other))
         fold = one.fold[7]
         pairs = [[discriminant(each, 0.1) for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)
@@ -401,3 +401,55 @@ class TestWhatCannotBeKnown:
     def test_bad_input_is_named(self, arguments, sentence):
         with pytest.raises(InputError, match=sentence):
             label_posterior(*arguments)
+
+
+class TestWhatSomebodyHasLookedAt:
+    def test_is_believed(self):
+        x, true, _ = clouds()
+        labels = np.asarray(dspt.corrupt(true, CLASSES, "pair", 0.3))
+        known = np.where(np.arange(len(true)) % 7 == 0, (true + 1) % CLASSES, -1)  # even where it is wrong
+        found = label_posterior(x, labels, known=known)
+        told = known >= 0
+        np.testing.assert_allclose(found.probabilities[told], np.eye(CLASSES)[known[told]], atol=1e-6)
+        np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-4)
+
+    def test_makes_the_others_better_judged(self):
+        x, true, _ = clouds(apart=0.8)
+        labels = np.asarray(dspt.corrupt(true, CLASSES, "symmetric", 0.4))
+        before = label_posterior(x, labels)
+        seen = np.argsort(before.label_quality)[: len(true) // 2]  # the suspects, as a person would
+        known = np.full(len(true), -1)
+        known[seen] = true[seen]
+        after = label_posterior(x, labels, known=known)
+        left = known < 0
+        assert after.noise_rate_error < before.noise_rate_error
+        still = (1 - after.label_quality[left]).sum()
+        wrong = (labels != true)[left].sum()
+        assert abs(still - wrong) <= 2 * after.noise_rate_error * len(true)
+        right = [(one.probabilities.argmax(1) == true)[left].mean() for one in (before, after)]
+        assert right[1] >= right[0]
+
+    def test_nothing_is_what_it_was(self):
+        x, true, z = clouds()
+        labels = np.asarray(dspt.corrupt(true, CLASSES, "pair", 0.3))
+        one, same = label_posterior(x, labels, z), label_posterior(x, labels, z, known=np.full(len(true), -1))
+        np.testing.assert_array_equal(one.probabilities, same.probabilities)
+
+    def test_of_all_is_the_truth(self):
+        x, true, _ = clouds()
+        labels = np.asarray(dspt.corrupt(true, CLASSES, "pair", 0.3))
+        found = label_posterior(x, labels, known=true)
+        assert found.noise_rate == pytest.approx((labels != true).mean(), abs=1e-6)
+        assert found.noise_rate_error < 0.02
+
+    def test_where_nothing_can_be_told_is_still_believed(self):
+        random = np.random.default_rng(0)
+        x, labels = random.standard_normal((60, 8)), random.integers(0, 3, 60)
+        known = np.where(np.arange(60) < 10, (labels + 1) % 3, -1)
+        found = label_posterior(x, labels, num_classes=3, known=known)
+        assert (found.probabilities.argmax(1)[:10] == known[:10]).all()
+
+    @pytest.mark.parametrize("known", [[0, 1], [0.5] * 4, [3, -1, -1, -1], [-2, -1, -1, -1]])
+    def test_must_be_classes(self, known):
+        with pytest.raises(InputError, match="known: expected 4 whole numbers, -1 or 0..2"):
+            label_posterior(np.eye(4), [0, 1, 2, 0], num_classes=3, known=known)

@@ -151,6 +151,7 @@ def label_posterior(
     zero_shot_logits: Any = None,
     *,
     num_classes: int | None = None,
+    known: Any = None,
     seed: int = 1,
 ) -> Posterior:
     """Return what image features, given labels and zero-shot logits say about the true labels.
@@ -165,6 +166,9 @@ def label_posterior(
         What a text tower says of the images, which no label has touched.
     num_classes : int, optional
         C; the width of the logits or the highest label + 1 if not given.
+    known : N integers in -1..C-1, optional
+        The true class of each sample that somebody has looked at, which is believed; -1 for the others. The others
+        are judged better for it, whichever samples were looked at.
     seed : int
         Seed of the folds; nothing else is random.
     """
@@ -184,8 +188,11 @@ def label_posterior(
     checked_labels(given, classes)
     if z is not None and z.shape[1] != classes:
         raise InputError(f"zero_shot_logits: {z.shape[1]} columns for {classes} classes")
+    told = np.full(n, -1) if known is None else np.asarray(known)
+    if told.shape != (n,) or told.dtype.kind not in "iu" or told.min() < -1 or told.max() >= classes:
+        raise InputError(f"known: expected {n} whole numbers, -1 or 0..{classes - 1}, one for each label")
     with torch.no_grad():
-        return _Evidence(x, given, z, classes, seed).posterior()
+        return _Evidence(x, given, z, classes, told.astype(np.int64), seed).posterior()
 
 
 def label_likelihood(logits: Any, labels: Any, transition: np.ndarray) -> np.ndarray:
@@ -241,8 +248,10 @@ class _Path(NamedTuple):
 class _Evidence:
     """Features, given labels and zero-shot logits, read in parts; all sums over them are made here."""
 
-    def __init__(self, x: np.ndarray, labels: np.ndarray, z: np.ndarray | None, classes: int, seed: int) -> None:
-        self.x, self.labels, self.classes = x, labels, classes
+    def __init__(
+        self, x: np.ndarray, labels: np.ndarray, z: np.ndarray | None, classes: int, known: np.ndarray, seed: int
+    ) -> None:
+        self.x, self.labels, self.classes, self.known = x, labels, classes, known
         self.n, self.width = x.shape
         folds = min(FOLDS, self.n)
         order = Stream(seed, "posterior", "folds").permutation(self.n)
@@ -341,7 +350,7 @@ class _Evidence:
                 term[own] = torch.addmm(one.bias, x[own], one.weights)
         if (text := self.text(rows)) is not None:
             terms.append(text)
-        likely = transition.T[torch.from_numpy(self.labels[rows])]
+        likely = self.believed(transition.T[torch.from_numpy(self.labels[rows])], rows)
         starts = [before]
         if text is not None and before[-1] < 0.02:
             starts.append((*before[:-1], 0.3))  # a weight of 0 is a valley that no small step leaves
@@ -374,10 +383,23 @@ class _Evidence:
                 p[own] = torch.addmm(bias[k], x[own], weights[k])
             if (text := self.text(rows)) is not None:
                 p.add_(text, alpha=mixture[-1])
-            p.copy_(p.softmax(1))
+            p.copy_(self.believed(p.softmax(1), rows))
             top, which = p.max(1)
             predicted[rows], sureness[rows] = which.numpy(), top.numpy()
         return predicted, sureness
+
+    def believed(self, p: Tensor, rows: slice | np.ndarray) -> Tensor:
+        """Return p (n, C) with nothing left of what is known not to be so: how probable, and nothing but, the truth is.
+
+        A sample that somebody has looked at counts in all sums by its true class from here on, and where an anchor is
+        sought it is as sure as the classifier was of that class: those looked at are no fair sample of the others.
+        """
+        told = torch.from_numpy(np.flatnonzero(self.known[rows] >= 0))
+        if len(told):
+            true = torch.from_numpy(self.known[rows])[told].long()[:, None]
+            left = p[told].gather(1, true).clamp_min(1e-12)
+            p[told] = torch.zeros(len(told), self.classes).scatter_(1, true, left)
+        return p
 
     def likelihoods(self, matrix: Tensor, by_part: list[Tensor]) -> tuple[float, float]:
         """Return the mean log likelihood of labels by the other parts' transitions, and the mean P(label is wrong)."""
@@ -397,7 +419,8 @@ class _Evidence:
 
     def label_sums(self) -> list[Sums]:
         """Return the sums if all given labels are right."""
-        return self._sums(lambda rows: torch.from_numpy(self.labels[rows]))
+        labels = np.where(self.known < 0, self.labels, self.known)
+        return self._sums(lambda rows: torch.from_numpy(labels[rows]))
 
     def text_sums(self, rate: float, weight: float, share: float) -> list[Sums]:
         """Return the sums if classes are what text and labels say together, in a share; else the given labels."""
@@ -407,7 +430,8 @@ class _Evidence:
             labels, text = torch.from_numpy(self.labels[rows]), self.text(rows)
             assert text is not None
             q = _normalised((weight * text).softmax(1) * columns[labels])
-            return q.mul_(share).scatter_add_(1, labels[:, None], torch.full((len(q), 1), 1 - share))
+            q = q.mul_(share).scatter_add_(1, labels[:, None], torch.full((len(q), 1), 1 - share))
+            return _normalised(self.believed(q, rows))
 
         return self._sums(responsibility)
 
@@ -538,14 +562,22 @@ class _Evidence:
         columns = matrix.T.contiguous()
         for rows in self.rows():
             p = self.buffer[rows]
-            p.copy_(_normalised(p * columns[torch.from_numpy(self.labels[rows])]))
+            p.copy_(_normalised(self.believed(p * columns[torch.from_numpy(self.labels[rows])], rows)))
         sums = _added(self._sums(lambda rows: self.buffer[rows]))
         parts = [discriminant(sums, ridge) for ridge in RIDGES]
         whole = combined(parts, model.mixture[: len(RIDGES)], log_shares(self.given_to_others.sum(0), matrix))
         weights = self.scale * whole.weights  # of the features as they come, not centred
         text_weight = model.mixture[-1] * self.text_scale if self.text_scale else 0.0
         rate, error = rate_and_error(
-            RateEvidence(model.rate, tuple(rates), model.contradicted, model.transition.anchors, self.n, can_tell)
+            RateEvidence(
+                model.rate,
+                tuple(rates),
+                model.contradicted,
+                model.transition.anchors,
+                self.n,
+                can_tell,
+                unknown=float((self.known < 0).mean()),
+            )
         )
         return Posterior(
             probabilities=self.buffer.numpy(),
@@ -572,8 +604,11 @@ class _Evidence:
                 own = np.flatnonzero(self.part[rows] == k)
                 likely = p[own] * matrix.T[labels[own]]
                 gain[rows.start + own] += likely.sum(1).clamp_min(1e-30).log().numpy()
-        error = gain.std() / max(1, self.n) ** 0.5
-        return bool((counts > 0).sum() > 1 and gain.mean() > max(SURE * error, 3 / self.n, 0.005))
+        gain = gain[self.known < 0]  # of those looked at, more is known than the labels
+        if not len(gain):
+            return True
+        error = gain.std() / len(gain) ** 0.5
+        return bool((counts > 0).sum() > 1 and gain.mean() > max(SURE * error, 3 / len(gain), 0.005))
 
     def _linear_text(self, weight: float) -> np.ndarray | None:
         """Return the zero-shot logits as a linear function of features, if they are one."""

@@ -20,6 +20,7 @@ class RateEvidence(NamedTuple):
     anchors: int
     samples: int
     can_tell: bool
+    unknown: float = 1.0  # share of labels that nobody has looked at
 
 
 def rate_and_error(found: RateEvidence) -> tuple[float, float]:
@@ -27,7 +28,7 @@ def rate_and_error(found: RateEvidence) -> tuple[float, float]:
     if not found.can_tell:
         return 0.5, 0.5
     rate = min(max(found.rate, 0.0), 1.0)
-    chance = math.sqrt(rate * (1 - rate) / found.anchors) + 1 / found.samples
+    chance = found.unknown * math.sqrt(rate * (1 - rate) / found.anchors) + 1 / found.samples
     choice = math.sqrt(sum((other - rate) ** 2 for other in found.others) / max(1, len(found.others)))
     doubt = DOUBT * abs(found.contradicted - rate)
     return rate, min(0.5, math.sqrt(chance**2 + choice**2 + doubt**2))
