@@ -125,7 +125,7 @@ class Audit:
         return np.asarray(rows[np.argsort(self.label_quality[rows], kind="stable")])
 
     def looks(self, budget: int) -> np.ndarray:
-        """Return the rows that are worth a look first: those most likely to have a wrong label, as many as asked for."""
+        """Return the rows that are worth a look first, as many as asked for: the labels most likely to be wrong."""
         return np.argsort(self.label_quality, kind="stable")[: max(0, budget)]
 
     @property

@@ -1,0 +1,269 @@
+"""The report folder: its files, and how an audit is read from it again. Nobody else opens them.
+
+    index.html, thumbs/     the page a person reads
+    audit.csv, .parquet     one row a sample, for other programs
+    summary.json            what is true of the whole set
+    evidence.safetensors    features and all that was computed from them, so that the labels can be judged again
+    names.parquet           what each sample is called and where its file is
+    decisions.sqlite        what a person has decided (see `dspt.review`)
+
+summary.json is written last and has a digest of the others' content in it: a report that was stopped half-way is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dspt.auditing.audit import Audit
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.files import read_json, replacing, told, write_json
+
+SUMMARY, EVIDENCE, NAMES, DECISIONS = "summary.json", "evidence.safetensors", "names.parquet", "decisions.sqlite"
+TABLE, TABLE_PARQUET, PAGE, THUMBS = "audit.csv", "audit.parquet", "index.html", "thumbs"
+FILES = (SUMMARY, EVIDENCE, NAMES, TABLE, TABLE_PARQUET, PAGE, THUMBS)
+_FORMAT = 1
+_TEXTS = {"items": "item", "splits": "split", "image_issues": "image_issues"}
+_ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What labels are judged by: features (N, D), the class names as the text tower sees them (C, D), the scale."""
+
+    features: np.ndarray
+    prototypes: np.ndarray | None
+    scale: float
+
+
+def check_out(folder: Path | str, source: str = "") -> None:
+    """Raise `InputError` if a report cannot be written there: among the images, or over something else.
+
+    Parameters
+    ----------
+    folder : Path or str
+        Where the report is to be.
+    source : str
+        The folder of the data; "" if it is none.
+    """
+    folder = Path(folder)
+    if source and os.path.isdir(source):
+        inside = os.path.join(os.path.realpath(source), "")
+        if os.path.join(os.path.realpath(folder), "").startswith(inside):
+            raise InputError(
+                f"{folder}: it is in the folder of the images, which is left as it is; give another folder"
+            )
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise InputError(f"{folder}: it is a file, and a report is a folder; give another name")
+    if folder.is_dir():
+        there = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+        ours = {*FILES, DECISIONS, f"{DECISIONS}-wal", f"{DECISIONS}-shm"}
+        if strange := sorted(there - ours):
+            raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
+
+
+def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[str] | None = None) -> None:
+    """Write all of an audit but the page; what was decided about an earlier one stays.
+
+    Parameters
+    ----------
+    audit : Audit
+        What was found.
+    folder : Path or str
+        The report folder, made if it is not there.
+    evidence : Evidence
+        What it was found by.
+    paths : sequence of str, optional
+        The image file of each sample; None if they are no files.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    with told(f"report folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SUMMARY).unlink(missing_ok=True)
+    names: dict[str, Any] = {
+        "item": audit.items,
+        "split": audit.splits,
+        "image_issues": audit.image_issues or ("",) * len(audit.items),
+        # a file name is bytes, which may be no text
+        "path": [None] * len(audit.items) if paths is None else [os.fsencode(os.path.abspath(path)) for path in paths],
+    }
+    columns = {name: pa.array(values, pa.binary() if name == "path" else pa.string()) for name, values in names.items()}
+    with replacing(folder / NAMES) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+    arrays = {name: np.ascontiguousarray(value) for name in _ARRAYS if (value := getattr(audit, name)) is not None}
+    arrays["features"] = np.ascontiguousarray(evidence.features, dtype=np.float32)
+    if evidence.prototypes is not None:
+        arrays["prototypes"] = np.ascontiguousarray(evidence.prototypes, dtype=np.float32)
+    with replacing(folder / EVIDENCE) as temporary:
+        save_file(arrays, temporary)
+    table = audit.table()
+    with replacing(folder / TABLE_PARQUET) as temporary:
+        table.to_parquet(temporary, index=False)
+    write_table(audit, folder / TABLE)
+    facts = {
+        each.name: getattr(audit, each.name)
+        for each in fields(audit)
+        if each.name not in (*_ARRAYS, "items", "splits", "image_issues", "unusable")
+    }
+    write_json(
+        folder / SUMMARY,
+        {
+            "format": _FORMAT,
+            **facts,
+            "unusable": [asdict(fault) for fault in audit.unusable],
+            "scale": evidence.scale,
+            "digest": _digest(audit),
+            "summary": summary(audit),
+        },
+    )
+
+
+def load(folder: Path | str) -> Audit:
+    """Return the audit that a report folder holds.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no report, or not the whole of one.
+    """
+    import pyarrow.parquet as pq
+
+    folder = Path(folder)
+    known = _summary(folder)
+    try:
+        names = pq.read_table(folder / NAMES).to_pydict()
+        arrays = _arrays(folder)
+        facts: dict[str, Any] = {each.name: known[each.name] for each in fields(Audit) if each.name in known}
+        facts |= {name: arrays[name] for name in _ARRAYS if name in arrays}
+        facts["class_names"] = tuple(facts["class_names"])
+        facts |= {name: tuple(map(tuple, facts[name])) for name in ("duplicate_groups", "inseparable")}
+        facts |= {name: tuple(names[column]) for name, column in _TEXTS.items()}
+        facts["unusable"] = tuple(Fault(**fault) for fault in known["unusable"])
+        audit = Audit(**facts)
+        whole = known["digest"] == _digest(audit)
+    except InputError:
+        raise
+    except Exception as error:  # damaged bytes are met with errors of every kind
+        raise InputError(f"report {folder}: its files cannot be read ({error}); make the report again") from None
+    if not whole:
+        raise InputError(f"report {folder}: its files do not belong together; make the report again")
+    return audit
+
+
+def load_evidence(folder: Path | str) -> Evidence:
+    """Return what the labels of a report were judged by."""
+    folder = Path(folder)
+    arrays = _arrays(folder)
+    return Evidence(arrays["features"], arrays.get("prototypes"), float(_summary(folder)["scale"]))
+
+
+def load_paths(folder: Path | str) -> list[str | None]:
+    """Return the image file of each sample of a report; None for those that have none."""
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(Path(folder) / NAMES, columns=["path"]).to_pydict()["path"]
+    return [None if path is None else os.fsdecode(path) for path in found]
+
+
+def picture_path(folder: Path | str, row: int) -> str | None:
+    """Return the image file of one sample of a report; None if it has none."""
+    paths = load_paths(folder)
+    return paths[row] if 0 <= row < len(paths) else None
+
+
+def write_table(audit: Audit, path: Path | str) -> None:
+    """Put one row a sample at `path`: .csv, .parquet or .json by its suffix, whole or not at all."""
+    path = Path(path)
+    table = audit.table()
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            table.to_parquet(temporary, index=False)
+        elif path.suffix == ".json":
+            table.to_json(temporary, orient="records", indent=1)
+        else:
+            from dspt.internal.names import spreadsheet_cell
+
+            for name in ("item", "given_label", "predicted_label", "runner_up"):
+                table[name] = table[name].map(spreadsheet_cell)
+            table.to_csv(temporary, index=False, float_format="%.6g")
+
+
+def summary(audit: Audit) -> dict[str, Any]:
+    """Return what is true of the whole set, as JSON can hold it: unknown is null."""
+    told_apart = audit.can_tell
+    names = audit.class_names
+    first, _ = audit.ranked
+    pairs = audit.labels.astype(np.int64) * len(names) + first
+    counted = np.unique(pairs[audit.is_label_issue], return_counts=True)
+    most = sorted(zip(*(each.tolist() for each in counted), strict=True), key=lambda pair: (-pair[1], pair[0]))[:20]
+    differ = [group for group in audit.duplicate_groups if audit.labels_differ(group)]
+    leaks = [group for group in audit.duplicate_groups if audit.leaks(group)]
+    issues = [issue for told in audit.image_issues for issue in told.split(";") if issue]
+    return {
+        "data": audit.source,
+        "samples": len(audit.labels),
+        "classes": len(names),
+        "noise_rate": audit.noise_rate if told_apart else None,
+        "noise_rate_error": audit.noise_rate_error if told_apart else None,
+        "label_issues": int(audit.is_label_issue.sum()) if told_apart else None,
+        "class_noise_rates": {
+            name: None if not told_apart or np.isnan(rate) else float(rate)
+            for name, rate in zip(names, audit.class_noise_rates, strict=True)
+        },
+        "most_confused": [
+            {"given": names[pair // len(names)], "proposed": names[pair % len(names)], "count": count}
+            for pair, count in most
+        ],
+        "outliers": int(audit.is_outlier.sum()),
+        "duplicate_groups": len(audit.duplicate_groups),
+        "duplicates_with_different_labels": len(differ),
+        "duplicates_in_train_and_test": len(leaks),
+        "image_issues": {issue: issues.count(issue) for issue in dict.fromkeys(issues)},
+        "unusable": len(audit.unusable),
+        "inseparable_classes": [
+            {"classes": [names[a], names[b]], "overlap": share} for a, b, share in audit.inseparable
+        ],
+        **{name: value for name, value in audit.made_with.items() if isinstance(value, str | int | float | None)},
+    }
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        found = read_json(folder / SUMMARY, f"report {folder}")
+    except FileNotFoundError:
+        there = folder.is_dir() and (folder / EVIDENCE).exists()
+        what = "it was not finished" if there else "no report is there"
+        raise InputError(f"report {folder}: {what}; make one with 'dspt audit DATA'") from None
+    except NotADirectoryError:
+        raise InputError(f"report {folder}: it is a file, and a report is a folder; give the folder") from None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise InputError(f"report {folder}: it was not made by this version; make the report again")
+    return found
+
+
+def _arrays(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(folder / EVIDENCE))
+    except Exception as error:
+        raise InputError(f"report {folder}: its files cannot be read ({error}); make the report again") from None
+
+
+def _digest(audit: Audit) -> str:
+    """Return a digest of what belongs together."""
+    parts = hashlib.blake2b(digest_size=16)
+    for name in ("labels", "probabilities"):
+        parts.update(np.ascontiguousarray(getattr(audit, name)).data)
+    parts.update("\0".join([*audit.class_names, "", *audit.items]).encode(errors="surrogatepass"))
+    return parts.hexdigest()
