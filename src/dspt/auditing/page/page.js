@@ -1,0 +1,878 @@
+"use strict";
+(() => {
+const REVIEW = document.documentElement.dataset.mode === "review";
+const PAGE = 60;
+const GROUPS = 30;
+const ACROSS = 10;
+const POLL = 2000;
+const RETRY = 1500;
+const $ = id => document.getElementById(id);
+
+// Names come from strangers: they become text nodes and attributes, never markup.
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter(child => child !== null && child !== undefined && child !== ""));
+  return element;
+}
+const key = text => make("kbd", {}, text);
+const number = value => Math.round(value).toLocaleString("en");
+const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
+const percent = share => share > 0 && share < 0.005 ? "under 1 %" : share < 1 && share > 0.995 ? "over 99 %" : `${Math.round(100 * share)} %`;
+
+// Colours: what the system says, until somebody chooses.
+const theme = {
+  button: $("theme"),
+  system: matchMedia("(prefers-color-scheme: dark)"),
+  isDark() { return (document.documentElement.dataset.theme || (this.system.matches ? "dark" : "light")) === "dark"; },
+  show() { this.button.textContent = this.isDark() ? "Light" : "Dark"; this.button.setAttribute("aria-label", `${this.isDark() ? "Light" : "Dark"} colours`); },
+  start() {
+    try { const kept = localStorage.getItem("dspt-theme"); if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept; } catch { /* not allowed to keep anything */ }
+    this.show();
+    this.system.addEventListener("change", () => this.show());
+    this.button.addEventListener("click", () => {
+      const chosen = this.isDark() ? "light" : "dark";
+      document.documentElement.dataset.theme = chosen;
+      try { localStorage.setItem("dspt-theme", chosen); } catch { /* not allowed to keep anything */ }
+      this.show();
+    });
+  },
+};
+theme.start();
+
+let data, images, suspects, classes, findings, given, count;
+let sheetRules, sheetsKnown = new Set();
+let lowered = null, numbers = null;
+// The rows of the list (positions among the suspects) in the order shown, the page, and where the cursor is in it.
+let listed = [], page = 0, cursor = 0, anchor = 0;
+let selected = new Set();
+let positionOf = null;
+
+function say(text) {
+  $("status").textContent = text;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { $("status").textContent = ""; }, 6000);
+}
+
+// ---- pictures
+
+function showPicture(element, image) {
+  const place = images.place[image];
+  if (place >= 0) {
+    const sheet = Math.floor(place / (ACROSS * ACROSS)), at = place % (ACROSS * ACROSS);
+    if (!sheetsKnown.has(sheet)) {
+      // A rule for each sheet, so that its address, which may be the picture itself, is there once.
+      sheetsKnown.add(sheet);
+      const address = new URL(data.sheets[sheet], document.baseURI).href;
+      sheetRules.insertRule(`.sheet-${sheet} { background-image: url("${address}"); }`);
+    }
+    element.classList.add(`sheet-${sheet}`);
+    element.style.backgroundPosition = `${at % ACROSS * 100 / (ACROSS - 1)}% ${Math.floor(at / ACROSS) * 100 / (ACROSS - 1)}%`;
+  } else if (REVIEW && data.pictures) {
+    element.classList.add("single");
+    element.style.backgroundImage = `url("/thumb/${images.row[image]}")`;
+  } else {
+    element.classList.add("none");
+    element.textContent = "no picture";
+  }
+  return element;
+}
+const nameOf = image => images.name[image];
+const hasPictures = () => data.pictures || data.sheets.length > 0;
+
+function thumb(image, label) {
+  return showPicture(make("span", { class: "thumb", role: "img", "aria-label": label, title: nameOf(image) }), image);
+}
+
+// ---- the overview
+
+function showOverview() {
+  const worst = data.worst;
+  $("worst").hidden = worst.length === 0;
+  const showWorst = all => {
+    const top = Math.max(...worst.map(one => one[1]), 0.01);
+    $("worst-list").replaceChildren(...(all ? worst : worst.slice(0, 8)).map(([label, rate, total]) => {
+      const bar = make("i");
+      bar.style.setProperty("--part", rate / top);
+      return make("li", {}, make("button", { type: "button", title: "Show its suspects", onclick: () => choosePair(label, -1) },
+        make("span", { class: "name", dir: "auto" }, classes[label]),
+        make("span", { class: "rate" }, percent(rate), make("span", { class: "of" }, ` of ${number(total)}`)),
+        make("span", { class: "bar", "aria-hidden": "true" }, bar)));
+    }));
+  };
+  showWorst(false);
+  $("worst-more").hidden = worst.length <= 8;
+  $("worst-more").textContent = `Show all ${number(worst.length)} classes with wrong labels`;
+  $("worst-more").addEventListener("click", () => { showWorst(true); $("worst-more").hidden = true; });
+
+  const shown = data.confusion.classes, counts = data.confusion.counts;
+  $("confusion").hidden = shown.length < 2;
+  const most = Math.max(...counts.flat(), 1e-9);
+  const head = make("tr", {}, make("th", { class: "corner", scope: "col" }, "given ↓ true →"),
+    ...shown.map(label => make("th", { scope: "col", title: classes[label] }, make("span", { dir: "auto" }, classes[label]))));
+  const body = shown.map((from, i) => make("tr", {}, make("th", { scope: "row", title: classes[from], dir: "auto" }, classes[from]),
+    ...shown.map((to, j) => {
+      if (i === j) return make("td", { class: "same" });
+      const value = counts[i][j];
+      if (value < 0.05) return make("td");
+      const cell = make("button", {
+        type: "button", class: value / most > 0.5 ? "strong" : "", "aria-pressed": "false", "data-pair": `${from}-${to}`,
+        title: `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
+        "aria-label": `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
+        onclick: () => choosePair(from, to),
+      }, value >= 0.5 ? number(value) : "");
+      cell.style.setProperty("--part", value / most);
+      return make("td", {}, cell);
+    })));
+  $("heat").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  if (shown.length && shown.length < classes.length)
+    $("confusion-hint").textContent += ` The ${shown.length} classes most often confused, of ${number(classes.length)}.`;
+  $("overview").hidden = $("worst").hidden && $("confusion").hidden;
+}
+
+function choosePair(from, to) {
+  const set = (select, value) => { select.value = [...select.options].some(one => one.value === String(value)) ? String(value) : ""; };
+  $("search").value = "";
+  $("state").value = "all";
+  set($("given"), from);
+  set($("proposed"), to);
+  if (!$("given").value || (to >= 0 && !$("proposed").value)) {
+    say(to >= 0 ? `No single label given as ${classes[from]} is surely ${classes[to]}; the number is the sum of many small doubts.`
+      : `No single label given as ${classes[from]} is called wrong.`);
+    $("filters").reset();
+  }
+  openTab("suspects");
+  refresh();
+  $("tabs").scrollIntoView({ block: "start" });
+}
+
+// ---- tabs
+
+function tabs() {
+  const groups = findings.groups;
+  const issues = Object.entries(findings.issues);
+  const list = [
+    ["suspects", data.summary.budget === null ? "Wrong labels" : "Worth a look", count, null, ""],
+    ["conflicts", "Twice, labelled differently", groups.filter(g => g.differ).length, { groups: groups.filter(g => g.differ) },
+      "The same image more than once, with different labels. At least one of the labels is wrong."],
+    ["leaks", "In train and test", groups.filter(g => g.leak).length, { groups: groups.filter(g => g.leak) },
+      "The same image in what is learnt from and in what is tested on. Figures of accuracy are better than they should be."],
+    ["duplicates", "Duplicates", groups.length, { groups },
+      "The same image more than once: byte for byte, or nearly the same to look at."],
+    ["outliers", "Fit no class", findings.outliers.length, { tiles: findings.outliers },
+      "Images that lie far from every class, the farthest first. They may belong to none of the classes."],
+    ["issues", "Image problems", new Set(issues.flatMap(one => one[1])).size, { issues }, "Images that are hard to learn from."],
+    ["unusable", "Unusable files", findings.unusable.length, { head: ["File", "Reason", "Part"], rows: findings.unusable },
+      "Files that could not be read; they are not among the labels counted above."],
+    ["alike", "Classes hard to tell apart", findings.inseparable.length,
+      { head: ["One class", "Other class", "Could be either"], rows: findings.inseparable.map(([a, b, share]) => [classes[a], classes[b], percent(share)]) },
+      "Pairs of classes that the images do not tell apart. Labels within a pair cannot be judged; perhaps the two are one class."],
+  ];
+  return list.filter(one => one[0] === "suspects" || one[2] > 0);
+}
+
+let openTab = () => {};
+function showTabs() {
+  const list = tabs();
+  const buttons = list.map(([id, title, total]) => make("button", {
+    type: "button", role: "tab", id: `tab-${id}`, "aria-selected": "false", "aria-controls": id === "suspects" ? "panel-suspects" : "panel-other",
+    tabindex: "-1", onclick: () => openTab(id),
+  }, title, make("span", { class: "number" }, number(total))));
+  openTab = id => {
+    list.forEach((one, i) => {
+      buttons[i].setAttribute("aria-selected", String(one[0] === id));
+      buttons[i].tabIndex = one[0] === id ? 0 : -1;
+    });
+    const [, title, , content, hint] = list.find(one => one[0] === id);
+    $("panel-suspects").hidden = id !== "suspects";
+    $("panel-other").hidden = id === "suspects";
+    current.tab = id;
+    if (id !== "suspects") {
+      $("panel-other").setAttribute("aria-labelledby", `tab-${id}`);
+      $("other-hint").textContent = hint;
+      showOther(content, title);
+    }
+    showDock();
+  };
+  $("tabs").replaceChildren(...buttons);
+  $("tabs").addEventListener("keydown", event => {
+    const at = buttons.indexOf(document.activeElement);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = (to + buttons.length) % buttons.length;
+    openTab(list[next][0]);
+    buttons[next].focus();
+  });
+}
+const current = { tab: "suspects", other: null };
+
+function showOther(content) {
+  const draw = (all, each, wrap, at = 0) => {
+    const pages = Math.ceil(all.length / each);
+    $("other-list").replaceChildren(wrap(all.slice(at * each, (at + 1) * each)));
+    pager($("pager-other"), at, pages, next => { draw(all, each, wrap, next); $("tabs").scrollIntoView({ block: "start" }); });
+    current.other = () => draw(all, each, wrap, at);
+  };
+  const tiles = some => make("ul", { class: "tiles" }, ...some.map(tile));
+  $("other-chips").hidden = !content.issues;
+  if (content.groups) draw(content.groups, GROUPS, some => make("div", {}, ...some.map(group)));
+  else if (content.tiles) draw(content.tiles, PAGE, tiles);
+  else if (content.issues) {
+    const titles = { tiny: "Tiny", odd_size: "Unusual size", odd_aspect_ratio: "Unusual shape", blank: "Blank", dark: "Dark", light: "Light", blurry: "Blurry" };
+    const chips = content.issues.map(([issue, some], i) => make("button", {
+      type: "button", "aria-pressed": String(i === 0),
+      onclick: event => {
+        chips.forEach(one => one.setAttribute("aria-pressed", String(one === event.currentTarget)));
+        draw(some, PAGE, tiles);
+      },
+    }, `${titles[issue] || issue} (${number(some.length)})`));
+    $("other-chips").replaceChildren(...chips);
+    draw(content.issues[0][1], PAGE, tiles);
+  } else {
+    const rows = content.rows;
+    draw(rows, 200, some => make("table", { class: "facts" },
+      make("thead", {}, make("tr", {}, ...content.head.map(one => make("th", { scope: "col" }, one)))),
+      make("tbody", {}, ...some.map(row => make("tr", {}, ...row.map(one => make("td", { dir: "auto" }, one)))))));
+  }
+}
+
+function group(one) {
+  const words = [one.identical ? "Identical files" : "Nearly the same picture"];
+  const marks = [one.differ && "labels differ", one.leak && "in train and test"].filter(Boolean).join(", ");
+  return make("div", { class: "group" },
+    make("p", {}, words.join(""), marks ? ": " : "", marks ? make("b", {}, marks) : ""),
+    make("ul", { class: "tiles" }, ...one.images.map(tile)));
+}
+
+function tile(image) {
+  const decision = decisionOf(images.row[image]);
+  const removed = decision && decision[0] === "remove";
+  return make("li", { class: "tile", "data-decided": decision ? decision[0] : null, "data-row": images.row[image] },
+    hasPictures() ? thumb(image, nameOf(image)) : "",
+    make("span", { class: "class", dir: "auto", title: classes[images.label[image]] }, classes[decision && decision[0] === "relabel" ? decision[1] : images.label[image]]),
+    make("span", { class: "path", dir: "auto" }, nameOf(image) + (images.split.length ? ` (${images.split[image]})` : "")),
+    REVIEW ? make("button", {
+      type: "button", class: "small", "aria-pressed": String(Boolean(removed)), "aria-label": `Remove ${nameOf(image)}`,
+      onclick: () => send({ action: removed ? "keep" : "remove", rows: [images.row[image]], labels: [removed ? images.label[image] : -1] }),
+    }, removed ? "Removed" : "Remove") : "");
+}
+
+// ---- the list of suspects
+
+function start() {
+  images = data.images; suspects = data.suspects; classes = data.classes; findings = data.findings;
+  count = suspects.image.length;
+  images.place = images.place || new Array(images.row.length).fill(-1);
+  data.sheets = data.sheets || [];
+  given = suspects.image.map(image => images.label[image]);
+  positionOf = new Map(suspects.image.map((image, i) => [images.row[image], i]));
+  sheetRules = new CSSStyleSheet();
+  document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheetRules];
+  document.body.classList.toggle("no-pictures", !hasPictures());
+  options($("given"), given);
+  options($("proposed"), suspects.proposed);
+  showOverview();
+  showTabs();
+  $("state-field").hidden = !REVIEW;
+  $("loading").hidden = true;
+  refresh(true);
+  openTab("suspects");
+  showKeys();
+}
+
+function options(select, labels) {
+  const counts = new Map();
+  for (const label of labels) counts.set(label, (counts.get(label) || 0) + 1);
+  const found = [...counts].sort((a, b) => a[0] - b[0]);
+  select.replaceChildren(make("option", { value: "" }, "Any"),
+    ...found.map(([label, total]) => make("option", { value: label }, `${classes[label]} (${number(total)})`)));
+}
+
+function filtered() {
+  const text = $("search").value.trim().toLowerCase();
+  const from = $("given").value, to = $("proposed").value, state = REVIEW ? $("state").value : "all";
+  if (text && !lowered) lowered = suspects.image.map(image => nameOf(image).toLowerCase());
+  const found = [];
+  for (let i = 0; i < count; i++) {
+    if (from !== "" && given[i] !== +from) continue;
+    if (to !== "" && suspects.proposed[i] !== +to) continue;
+    if (text && !lowered[i].includes(text)) continue;
+    if (state !== "all") {
+      const decision = decisionOf(rowOf(i));
+      if (state === "open" ? decision : !decision) continue;
+      if (state === "against" && decision[0] === "relabel" && decision[1] === suspects.proposed[i]) continue;
+    }
+    found.push(i);
+  }
+  return found;
+}
+
+function ordered(found) {
+  const order = $("order").value;
+  if (order === "sure") return found;
+  if (order === "close") return found.reverse();
+  const by = (...keys) => found.sort((a, b) => {
+    for (const one of keys) { const x = one(a), y = one(b); if (x < y) return -1; if (x > y) return 1; }
+    return a - b;
+  });
+  if (order === "given") return by(i => given[i], i => suspects.proposed[i]);
+  if (order === "proposed") return by(i => suspects.proposed[i], i => given[i]);
+  if (order === "name") return by(i => nameOf(suspects.image[i]));
+  const pairs = pairCounts();
+  return by(i => -pairs.get(pairOf(i)), i => pairOf(i));
+}
+const rowOf = i => images.row[suspects.image[i]];
+const pairOf = i => given[i] * classes.length + suspects.proposed[i];
+function pairCounts() {
+  if (!numbers) {
+    numbers = new Map();
+    for (let i = 0; i < count; i++) numbers.set(pairOf(i), (numbers.get(pairOf(i)) || 0) + 1);
+  }
+  return numbers;
+}
+
+function refresh(first = false) {
+  listed = ordered(filtered());
+  page = cursor = anchor = 0;
+  if (!first) selected.clear();
+  else if (REVIEW) {
+    const open = listed.findIndex(i => !decisionOf(rowOf(i)));
+    if (open > 0) { page = Math.floor(open / PAGE); cursor = anchor = open; }
+  }
+  document.querySelectorAll(".heat button").forEach(one =>
+    one.setAttribute("aria-pressed", String(one.dataset.pair === `${$("given").value}-${$("proposed").value}`)));
+  draw();
+}
+
+const pages = () => Math.max(1, Math.ceil(listed.length / PAGE));
+const onPage = () => listed.slice(page * PAGE, (page + 1) * PAGE);
+
+function draw() {
+  $("cards").replaceChildren(...onPage().map((i, k) => card(i, page * PAGE + k)));
+  $("nothing").hidden = listed.length > 0 || count === 0;
+  $("count").textContent = count === 0 ? "No label is called wrong." :
+    listed.length === count ? plural(count, "label", "labels") : `${number(listed.length)} of ${plural(count, "label", "labels")}`;
+  $("select-shown").hidden = listed.length === 0;
+  for (const id of ["pager-top", "pager-bottom"]) pager($(id), page, pages(), turn);
+  mark();
+  showDock();
+}
+
+function pager(nav, at, total, go) {
+  if (total < 2) { nav.replaceChildren(); return; }
+  nav.replaceChildren(
+    make("button", { type: "button", disabled: at === 0, "aria-label": "Previous page", onclick: () => go(at - 1) }, "‹ Previous"),
+    make("span", {}, `Page ${number(at + 1)} of ${number(total)}`),
+    make("button", { type: "button", disabled: at === total - 1, "aria-label": "Next page", onclick: () => go(at + 1) }, "Next ›"));
+}
+
+function turn(to, focus = true) {
+  page = Math.min(Math.max(to, 0), pages() - 1);
+  cursor = anchor = page * PAGE;
+  draw();
+  if (focus) focusCard();
+}
+
+function card(i, place) {
+  const image = suspects.image[i], from = given[i], to = suspects.proposed[i];
+  const both = suspects.examples[i];
+  const side = (kind, what, label, p, some) => make("div", { class: `side ${kind}` },
+    make("div", { class: "line" }, make("span", { class: "what" }, what),
+      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label]), make("span", { class: "p" }, percent(p))),
+    hasPictures() && some && some.length ? make("div", { class: "strip" },
+      ...some.map(one => thumb(one, `surely ${classes[label]}: ${nameOf(one)}`))) : "");
+  const box = make("input", { type: "checkbox", "aria-label": `Select ${nameOf(image)}` });
+  box.checked = selected.has(i);
+  box.addEventListener("click", event => { event.stopPropagation(); toggle(place, event.shiftKey); });
+  let picture = "";
+  if (hasPictures()) {
+    picture = make("div", { class: "picture" }, REVIEW
+      ? showPicture(make("button", { type: "button", class: "thumb", "aria-label": `Enlarge ${nameOf(image)}`, onclick: () => { moveTo(place); zoom(); } }), image)
+      : thumb(image, nameOf(image)));
+  }
+  const like = pairCounts().get(pairOf(i));
+  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}, proposed ${classes[to]}` },
+    make("div", { class: "file" }, make("label", {}, box),
+      make("span", { class: "path", dir: "auto", title: nameOf(image) }, nameOf(image)),
+      images.split.length ? make("span", { class: "split" }, images.split[image]) : ""),
+    picture,
+    make("div", { class: "sides" },
+      side("given", "given", from, suspects.quality[i], both && both[0]),
+      side("proposed", "proposed", to, suspects.p[i], both && both[1]),
+      classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
+        ? make("p", { class: "runner" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
+      REVIEW ? make("p", { class: "verdict" }) : ""),
+    REVIEW ? make("div", { class: "buttons" },
+      ...[["keep", `Keep ${classes[from]}`, "k"], ["take", `Take ${classes[to]}`, "p"], ["other", "Other", "c"], ["remove", "Remove", "x"]].map(([what, text, letter]) =>
+        make("button", { type: "button", "data-what": what, title: text, onclick: event => { event.stopPropagation(); moveTo(place); act(what, [i]); } }, make("span", { dir: "auto" }, text), key(letter)))) : "",
+    like > 1 ? make("button", { type: "button", class: "like quiet", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
+      `Select all ${number(like)} like this`, " ", key("l")) : "");
+  element.addEventListener("click", event => {
+    if (event.target.closest("button, label, a")) return;
+    if (event.shiftKey || event.ctrlKey || event.metaKey) { event.preventDefault(); toggle(place, event.shiftKey); }
+    else { selected.clear(); selected.add(i); anchor = place; moveTo(place); mark(); showDock(); }
+  });
+  element.addEventListener("mousedown", event => { if (event.shiftKey) event.preventDefault(); });
+  return element;
+}
+
+function verdict(i, decision) {
+  if (!decision) return "";
+  if (decision[0] === "keep") return `Kept as ${classes[given[i]]}`;
+  if (decision[0] === "remove") return "Removed";
+  return `Now ${classes[decision[1]]}`;
+}
+
+// What may change without a new list: the cursor, the selection, decisions.
+function mark() {
+  for (const element of $("cards").children) {
+    const place = +element.dataset.place, i = listed[place], here = place === cursor;
+    element.classList.toggle("current", here);
+    element.tabIndex = here ? 0 : -1;
+    if (here) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current");
+    element.classList.toggle("selected", selected.has(i));
+    element.querySelector("input").checked = selected.has(i);
+    if (!REVIEW) continue;
+    const decision = decisionOf(rowOf(i));
+    if (decision) element.dataset.decided = decision[0]; else delete element.dataset.decided;
+    element.querySelector(".verdict").textContent = verdict(i, decision);
+    const done = !decision ? "" : decision[0] === "relabel" ? (decision[1] === suspects.proposed[i] ? "take" : "other") : decision[0];
+    for (const button of element.querySelectorAll("[data-what]")) button.setAttribute("aria-pressed", String(button.dataset.what === done));
+  }
+  if ($("zoom").open) showZoom();
+}
+
+function focusCard() {
+  const element = $("cards").querySelector(`[data-place="${cursor}"]`);
+  if (!element) return;
+  if (!document.querySelector("dialog[open]")) element.focus({ preventScroll: true });
+  element.scrollIntoView({ block: "nearest" });
+}
+
+function moveTo(place) {
+  if (!listed.length) return;
+  const to = Math.min(Math.max(place, 0), listed.length - 1);
+  if (Math.floor(to / PAGE) !== page) { page = Math.floor(to / PAGE); cursor = to; draw(); }
+  else { cursor = to; mark(); }
+  focusCard();
+}
+
+function columns() {
+  const [a, ...rest] = $("cards").children;
+  if (!a) return 1;
+  const more = rest.findIndex(one => one.offsetTop > a.offsetTop);
+  return more < 0 ? rest.length + 1 : more + 1;
+}
+
+function step(by, extend) {
+  if (extend && !selected.size) anchor = cursor;
+  moveTo(cursor + by);
+  if (extend) range(anchor, cursor); else anchor = cursor;
+}
+
+function range(a, b) {
+  selected = new Set(listed.slice(Math.min(a, b), Math.max(a, b) + 1));
+  mark();
+  showDock();
+}
+
+function toggle(place, toHere) {
+  if (toHere) { moveTo(place); range(anchor, place); return; }
+  const i = listed[place];
+  if (selected.has(i)) selected.delete(i); else selected.add(i);
+  anchor = place;
+  moveTo(place);
+  showDock();
+}
+
+function selectShown() {
+  selected = new Set(listed);
+  mark();
+  showDock();
+  say(`${plural(selected.size, "label", "labels")} selected`);
+}
+
+function selectLike(i) {
+  const pair = pairOf(i);
+  selected = new Set();
+  for (let k = 0; k < count; k++) if (pairOf(k) === pair && !decisionOf(rowOf(k))) selected.add(k);
+  if (!selected.size) say("All of them are decided.");
+  else say(`${plural(selected.size, "label", "labels")} given as ${classes[given[i]]} and proposed as ${classes[suspects.proposed[i]]} selected`);
+  mark();
+  showDock();
+}
+
+function clearSelection() { selected.clear(); mark(); showDock(); }
+
+function showDock() {
+  $("actions").hidden = selected.size === 0 || current.tab !== "suspects";
+  $("selected-count").textContent = selected.size ? `${number(selected.size)} selected` : "";
+  $("dock").hidden = !REVIEW && $("actions").hidden;
+  if (!REVIEW) return;
+  let decided = 0, agreed = 0, settled = 0;
+  for (const [row, decision] of everyDecision()) {
+    const i = positionOf.get(row);
+    if (i === undefined) continue;
+    decided++;
+    settled += 1 - suspects.quality[i];
+    if (decision[0] === "relabel" && decision[1] === suspects.proposed[i]) agreed++;
+  }
+  $("progress-line").hidden = count === 0;
+  $("progress").max = Math.max(count, 1);
+  $("progress").value = decided;
+  const words = [`${number(decided)} of ${plural(count, "label", "labels")} decided`];
+  const left = Math.max(0, data.summary.expected - settled);
+  words.push(decided < count ? `about ${number(left)} wrong ${Math.round(left) === 1 ? "one" : "ones"} left in the list` : "the list is done");
+  if (data.summary.expected_everywhere !== null) words.push(`about ${number(Math.max(0, data.summary.expected_everywhere - settled))} in the whole set`);
+  if (decided) words.push(`you agreed with ${number(agreed)} (${percent(agreed / decided)})`);
+  $("progress-words").textContent = words.join(" · ");
+}
+
+async function copyNames() {
+  const text = [...selected].sort((a, b) => a - b).map(i => nameOf(suspects.image[i])).join("\n") + "\n";
+  try { await navigator.clipboard.writeText(text); } catch {
+    const area = make("textarea", { "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  say(`${plural(selected.size, "name", "names")} copied`);
+}
+
+// ---- decisions
+
+const remote = new Map();
+let overlay = new Map();
+const queue = [];
+let last = 0, generation = 0, sending = false, polling = false, stopped = false;
+
+const decisionOf = row => overlay.has(row) ? overlay.get(row) : remote.get(row);
+function* everyDecision() {
+  for (const [row, decision] of remote) if (!overlay.has(row)) yield [row, decision];
+  yield* overlay;
+}
+
+function act(what, chosen) {
+  const which = chosen || (selected.size ? [...selected].sort((a, b) => a - b) : listed.length ? [listed[cursor]] : []);
+  if (!which.length) return;
+  if (what === "other") { choose(which); return; }
+  const labels = which.map(i => what === "keep" ? given[i] : what === "take" ? suspects.proposed[i] : -1);
+  decide(which, { keep: "keep", take: "relabel", remove: "remove" }[what], labels);
+}
+
+function decide(which, action, labels) {
+  send({ action, rows: which.map(rowOf), labels });
+  const several = which.length > 1;
+  selected.clear();
+  if (several) say(`${plural(which.length, "label", "labels")} decided; u takes it back`);
+  const next = listed.findIndex((i, place) => place > cursor && !decisionOf(rowOf(i)));
+  if (which.includes(listed[cursor]) && !several) {
+    if (next >= 0) moveTo(next); else { mark(); say("This was the last one of the list."); }
+    anchor = cursor;
+  } else mark();
+  showDock();
+}
+
+function send(entry) {
+  queue.push({ ...entry, request: [...crypto.getRandomValues(new Uint8Array(12))].map(byte => byte.toString(16).padStart(2, "0")).join("") });
+  cover();
+  work();
+}
+
+function cover() {
+  overlay = new Map();
+  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, [one.action, one.labels[k]]));
+  document.documentElement.dataset.unsaved = queue.length;
+  shown();
+}
+
+function shown() {
+  if (current.tab === "suspects") mark(); else if (current.other) current.other();
+  showDock();
+}
+
+async function ask(path, body) {
+  const options = { credentials: "same-origin", cache: "no-store", redirect: "error" };
+  if (body) Object.assign(options, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const answer = await fetch(path, options);
+  const found = await answer.json().catch(() => ({}));
+  if (answer.ok) return found;
+  const error = new Error(found.error || `The review answered ${answer.status}.`);
+  error.status = answer.status;
+  throw error;
+}
+
+function trouble(text) {
+  $("trouble").hidden = !text;
+  if ($("trouble").textContent !== text) $("trouble").textContent = text;
+}
+
+function stop(text) { stopped = true; trouble(text); }
+
+function taken(changed) {
+  for (const [row, action, label] of changed) if (action) remote.set(row, [action, label]); else remote.delete(row);
+}
+
+// One request at a time, in order: what is decided later is never saved before what was decided earlier.
+async function work() {
+  if (sending || stopped) return;
+  sending = true;
+  while (queue.length && !stopped) {
+    const one = queue[0];
+    try {
+      const { rows, labels, action, request } = one;
+      const answer = rows ? await ask("/decide", { rows, labels, action, request, generation }) : await ask("/undo", { request, generation });
+      taken(answer.changed);
+      queue.shift();
+      trouble("");
+      cover();
+      if (!rows) undone(answer);
+    } catch (error) {
+      if (error.status === 409) { queue.shift(); cover(); location.reload(); return; }
+      if (error.status === 403) { stop(`${error.message} ${unsaved()}`); break; }
+      if (error.status >= 400 && error.status < 500) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
+      trouble(`${unsaved()} ${error.status ? error.message : "The review does not answer; is it still running?"} Trying again …`);
+      await new Promise(resolve => setTimeout(resolve, RETRY));
+    }
+  }
+  sending = false;
+}
+
+const unsaved = () => {
+  const rows = queue.reduce((total, one) => total + (one.rows ? one.rows.length : 1), 0);
+  return rows ? `Not saved yet: ${plural(rows, "decision", "decisions")}.` : "";
+};
+
+function undone(answer) {
+  if (answer.batch === null) { say("There is nothing to undo."); return; }
+  const rows = answer.changed.map(one => one[0]);
+  say(`Taken back: ${plural(rows.length, "decision", "decisions")}`);
+  const place = listed.findIndex(i => rowOf(i) === rows[0]);
+  if (place >= 0 && current.tab === "suspects") moveTo(place);
+}
+
+async function poll() {
+  if (!polling && !sending && !queue.length && !stopped) {
+    polling = true;
+    try {
+      const answer = await ask(`/decisions?since=${last}`);
+      if (answer.generation !== generation) { location.reload(); return; }
+      // What was decided here meanwhile is newer than this answer; it comes again with the next one.
+      if (!queue.length && !sending) {
+        last = answer.last;
+        taken(answer.changed);
+        if (answer.changed.length) shown();
+        trouble("");
+      }
+    } catch (error) {
+      if (error.status === 403) stop(error.message);
+      else trouble(error.status ? error.message : "The review does not answer; is it still running? What was decided so far is saved.");
+    }
+    polling = false;
+  }
+  if (!stopped) { clearTimeout(poll.timer); poll.timer = setTimeout(poll, POLL); }
+}
+
+async function refit() {
+  $("refit").disabled = true;
+  $("refit").textContent = "Working …";
+  say("Learning from what you decided; the list is made again.");
+  try {
+    await ask("/refit", { generation });
+    location.reload();
+  } catch (error) {
+    trouble(error.status ? error.message : "The review does not answer; is it still running?");
+    $("refit").disabled = false;
+    $("refit").textContent = "Refit";
+  }
+}
+
+// ---- choosing a class
+
+const chooser = { which: [], found: [], at: 0 };
+function choose(which) {
+  chooser.which = which;
+  $("chooser-title").textContent = which.length === 1 ? `Which class is ${nameOf(suspects.image[which[0]])}?` : `Which class are these ${number(which.length)}?`;
+  $("chooser-input").value = "";
+  showChoices();
+  $("chooser").showModal();
+  $("chooser-input").focus();
+}
+
+function showChoices() {
+  const text = $("chooser-input").value.trim().toLowerCase();
+  const one = chooser.which.length === 1 ? chooser.which[0] : -1;
+  const first = one >= 0 ? [suspects.runner[one], suspects.proposed[one], given[one]] : [];
+  const rank = c => { const name = classes[c].toLowerCase(); return !text ? (first.includes(c) ? first.indexOf(c) : 9) : name === text ? 0 : name.startsWith(text) ? 1 : 2; };
+  chooser.found = classes.map((_, c) => c).filter(c => classes[c].toLowerCase().includes(text)).sort((a, b) => rank(a) - rank(b) || a - b).slice(0, 200);
+  chooser.at = 0;
+  const note = c => one < 0 ? "" : c === given[one] ? "given" : c === suspects.proposed[one] ? `proposed, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
+  $("chooser-list").replaceChildren(...chooser.found.map((c, k) => make("li", { role: "option", id: `choice-${k}`, onclick: () => { chooser.at = k; choice(); } },
+    make("span", { dir: "auto" }, classes[c]), note(c) ? make("small", {}, note(c)) : "")));
+  if (!chooser.found.length) $("chooser-list").replaceChildren(make("li", { "aria-disabled": "true" }, "No class has this in its name."));
+  markChoice();
+}
+
+function markChoice() {
+  [...$("chooser-list").children].forEach((item, k) => {
+    if (!chooser.found.length) return;
+    item.setAttribute("aria-selected", String(k === chooser.at));
+    if (k === chooser.at) item.scrollIntoView({ block: "nearest" });
+  });
+  if (chooser.found.length) $("chooser-input").setAttribute("aria-activedescendant", `choice-${chooser.at}`);
+  else $("chooser-input").removeAttribute("aria-activedescendant");
+}
+
+function choice() {
+  const label = chooser.found[chooser.at];
+  if (label === undefined) return;
+  $("chooser").close();
+  const which = chooser.which;
+  const kept = which.filter(i => given[i] === label), moved = which.filter(i => given[i] !== label);
+  if (kept.length) decide(kept, "keep", kept.map(() => label));
+  if (moved.length) decide(moved, "relabel", moved.map(() => label));
+}
+
+// ---- a larger picture
+
+function zoom() {
+  if (!listed.length) return;
+  showZoom();
+  if (!$("zoom").open) $("zoom").showModal();
+}
+
+function showZoom() {
+  const i = listed[cursor], image = suspects.image[i];
+  $("zoom-title").textContent = nameOf(image);
+  const address = `/image/${images.row[image]}`;
+  if ($("zoom-picture").getAttribute("src") !== address) $("zoom-picture").setAttribute("src", address);
+  $("zoom-picture").alt = nameOf(image);
+  $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]), ", proposed ",
+    make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])}). ${verdict(i, decisionOf(rowOf(i)))}`);
+}
+
+// ---- keys
+
+function showKeys() {
+  const list = [
+    [["←", "→", "↑", "↓"], "go to another label"],
+    [["Home", "End"], "first or last of the list"],
+    [["[", "]"], "previous or next page"],
+    [["Space"], "select, or select no longer"],
+    [["Shift", "→"], "select several in a row; a click with Shift does too"],
+    [["a"], "select all that are shown"],
+    [["l"], "select all with the same given and proposed label"],
+    [["Esc"], "clear the selection"],
+    [["/"], "find a file"],
+    [["?"], "this list"],
+  ];
+  if (REVIEW) list.unshift(
+    [["k"], "keep the given label"],
+    [["p", "Enter"], "take the proposed label"],
+    [["c"], "choose another class"],
+    [["x", "r"], "remove the image from the set"],
+    [["u"], "undo the last decision"],
+    [["z"], "enlarge the picture"],
+  );
+  $("keys").replaceChildren(...list.flatMap(([keys, text]) => [make("dt", {}, ...keys.map(key)), make("dd", {}, text)]));
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || !data || event.isComposing) return;
+  const dialog = document.querySelector("dialog[open]");
+  if (dialog && dialog.id !== "zoom") return;
+  const typing = event.target.closest && event.target.closest("input:not([type=checkbox]), select, textarea");
+  if (typing) {
+    if (event.key === "Escape") { typing.blur(); focusCard(); }
+    else if (event.key === "Enter" && typing.id === "search") { event.preventDefault(); focusCard(); }
+    return;
+  }
+  const button = event.target.closest && event.target.closest("button, a, input");
+  if (button && (event.key === "Enter" || event.key === " ")) return;
+  if (current.tab !== "suspects" && !["?", "u"].includes(event.key)) return;
+  const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  const review = {
+    k: () => act("keep"), p: () => act("take"), Enter: () => act("take"), c: () => act("other"), x: () => act("remove"), r: () => act("remove"),
+    u: () => send({}), z: () => $("zoom").open ? $("zoom").close() : zoom(),
+  };
+  const any = {
+    ArrowRight: () => step(1, event.shiftKey), ArrowLeft: () => step(-1, event.shiftKey),
+    ArrowDown: () => step(columns(), event.shiftKey), ArrowUp: () => step(-columns(), event.shiftKey),
+    Home: () => step(-listed.length, event.shiftKey), End: () => step(listed.length, event.shiftKey),
+    "[": () => page > 0 && turn(page - 1), "]": () => page < pages() - 1 && turn(page + 1),
+    " ": () => listed.length && toggle(cursor, false), a: selectShown, l: () => listed.length && selectLike(listed[cursor]),
+    Escape: clearSelection, "/": () => { $("search").focus(); $("search").select(); }, "?": () => $("help").showModal(),
+  };
+  if (dialog && !["k", "p", "Enter", "x", "r", "c", "u", "z", "ArrowRight", "ArrowLeft"].includes(letter)) return;
+  const run = (REVIEW && review[letter]) || any[letter];
+  if (!run || (event.repeat && REVIEW && review[letter])) return;
+  event.preventDefault();
+  if (dialog && letter === "c") dialog.close();
+  run();
+}
+
+document.addEventListener("keydown", pressed);
+$("filters").addEventListener("submit", event => event.preventDefault());
+$("filters").addEventListener("reset", () => setTimeout(() => refresh(), 0));
+for (const id of ["given", "proposed", "order", "state"]) $(id).addEventListener("change", () => refresh());
+$("search").addEventListener("input", () => refresh());
+$("select-shown").addEventListener("click", selectShown);
+$("help-button").addEventListener("click", () => $("help").showModal());
+$("chooser-input").addEventListener("input", showChoices);
+$("chooser-input").addEventListener("keydown", event => {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (by && chooser.found.length) { event.preventDefault(); chooser.at = (chooser.at + by + chooser.found.length) % chooser.found.length; markChoice(); }
+  else if (event.key === "Enter") { event.preventDefault(); choice(); }
+});
+for (const dialog of document.querySelectorAll("dialog")) {
+  dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("close", () => { if (data && current.tab === "suspects") focusCard(); });
+}
+for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => {
+  const what = button.dataset.do;
+  if (what === "clear") clearSelection();
+  else if (what === "copy") copyNames();
+  else if (what === "undo") send({});
+  else act(what);
+});
+
+async function open() {
+  if (!REVIEW) {
+    data = JSON.parse($("data").textContent);
+    start();
+    return;
+  }
+  // The token has done its work: it is a cookie now, and need not stand in the address.
+  history.replaceState(null, "", "/");
+  $("loading").hidden = false;
+  try {
+    const [found, state] = await Promise.all([ask("/data.json"), ask("/decisions?since=0")]);
+    data = found;
+    generation = data.generation;
+    last = state.last;
+    taken(state.changed);
+    $("refit").hidden = !data.refit;
+    $("refit").addEventListener("click", refit);
+    $("dock").hidden = false;
+    start();
+    focusCard();
+    document.documentElement.dataset.unsaved = 0;
+    addEventListener("beforeunload", event => { if (queue.length) event.preventDefault(); });
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+    poll.timer = setTimeout(poll, POLL);
+  } catch (error) {
+    $("loading").hidden = true;
+    trouble(error.message);
+  }
+}
+open();
+})();

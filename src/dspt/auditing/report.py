@@ -1,0 +1,447 @@
+"""The page a person reads: what an audit has found, with pictures, in one file that needs no network.
+
+The same page is served by the review, where it also takes decisions; `page_data` is what both show.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import resources
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from PIL import Image, features
+
+from dspt.auditing.audit import IMAGE_ISSUES, Audit
+from dspt.internal.errors import InputError
+from dspt.internal.files import parse_json, read_text, remove, replacing, write_text
+from dspt.internal.names import printable
+from dspt.internal.progress import Reporter
+from dspt.internal.threads import in_threads
+
+OpenPicture = Callable[[int], Image.Image | None]
+
+# The side of a thumbnail, and how many of them a sheet has in a row and in a column.
+SIDE, ACROSS = 112, 10
+PER_SHEET = ACROSS**2
+# So many bytes of sheets are put into the page itself; it stays quick to open. The others lie beside it.
+EMBEDDED_BYTES = 6_000_000
+# So many images get a thumbnail, and so many suspects examples beside them: far more than anybody looks at.
+MOST_PICTURES = MOST_EXAMPLES = 20_000
+# An estimate with such a standard error says nothing.
+USELESS_ERROR = 0.25
+# A heat map of more classes cannot be read.
+MOST_CONFUSED = 20
+
+PLACES = "index.json"
+
+
+def write_page(
+    audit: Audit,
+    out: Path,
+    open_picture: OpenPicture,
+    budget: int | None = None,
+    reporter: Reporter | None = None,
+) -> Path:
+    """Return the path of the page of an audit, `index.html`, after writing it and its thumbnails.
+
+    Parameters
+    ----------
+    audit : Audit
+        What is shown.
+    out : Path
+        The folder of the report, made if it is not there.
+    open_picture : callable
+        Gives the image of a row, or None if there is none to show; called from several threads.
+    budget : int, optional
+        Show so many labels that are worth a look first, instead of those called wrong.
+    reporter : Reporter, optional
+        Is told how far the thumbnails are; None says nothing.
+
+    Returns
+    -------
+    Path
+        `out/index.html`, which needs nothing but `out/thumbs`.
+    """
+    out = Path(out)
+    data = page_data(audit, budget)
+    rows = data["images"]["row"][:MOST_PICTURES]
+    sheets, places = _sheets(rows, open_picture, reporter or Reporter(silent=True))
+    names = _write_sheets(out / "thumbs", sheets, places, audit)
+    data["images"]["place"] = [places.get(row, -1) for row in data["images"]["row"]]
+    data["sheets"] = []
+    room = EMBEDDED_BYTES
+    for name, content in zip(names, sheets, strict=True):
+        room -= len(content) * 4 // 3
+        address = f"data:{_mime(name)};base64,{base64.b64encode(content).decode()}" if room >= 0 else f"thumbs/{name}"
+        data["sheets"].append(address)
+    write_text(out / "index.html", _page(data, inline=True))
+    # Only now, as the page that stood there before needed them.
+    for old in (out / "thumbs").glob("*"):
+        if old.name not in {*names, PLACES} and old.suffix in (".webp", ".jpg"):
+            remove(old)
+    return out / "index.html"
+
+
+def served_page(data: dict[str, Any]) -> str:
+    """Return the page as it is served: its style, its script and its data come from the server."""
+    return _page(data, inline=False)
+
+
+@cache
+def page_file(name: str) -> str:
+    """Return the text of a file of the page: "page.html", "page.css" or "page.js"."""
+    return (resources.files("dspt.auditing") / "page" / name).read_text(encoding="utf-8")
+
+
+def sheet_places(folder: Path, audit: Audit) -> tuple[list[str], dict[int, int]]:
+    """Return the names of the sheets of a report and where on them each row is: nothing, if they are not this audit's.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the thumbnails.
+    audit : Audit
+        Whose rows are looked for.
+    """
+    try:
+        found = parse_json(read_text(folder / PLACES), PLACES)
+        names, rows = found["sheets"], found["rows"]
+        mine = found["items"] == _digest(audit.items) and found["across"] == ACROSS
+        good = all(isinstance(name, str) and Path(name).name == name for name in names)
+        if mine and good and len(rows) <= PER_SHEET * len(names):
+            return list(names), {int(row): place for place, row in enumerate(rows)}
+    except (OSError, InputError, KeyError, TypeError, ValueError):
+        pass  # whatever is the matter, thumbnails can be made again
+    return [], {}
+
+
+def thumbnail(picture: Image.Image) -> Image.Image:
+    """Return a picture as a square thumbnail, all of it to be seen, with nothing where it is not square."""
+    scale = SIDE / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    small = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
+    square = Image.new("RGBA", (SIDE, SIDE))
+    square.paste(small.convert("RGB"), ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
+    return square
+
+
+def encoded(picture: Image.Image) -> bytes:
+    """Return thumbnails as the bytes of a file: WebP, or JPEG on grey where Pillow has no WebP."""
+    file = io.BytesIO()
+    if features.check("webp"):
+        picture.save(file, "WEBP", quality=80, method=3)
+    else:
+        ground = Image.new("RGB", picture.size, (128, 128, 128))
+        ground.paste(picture, mask=picture.getchannel("A"))
+        ground.save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def headline(audit: Audit) -> str:
+    """Return how many labels are wrong, as a sentence: "About 91 of 600 labels are wrong (15 %, give or take 3)."."""
+    number = len(audit.labels)
+    if not tells(audit):
+        return f"How many of the {number:,} labels are wrong cannot be told."
+    wrong = audit.noise_rate * number
+    share, spread = _percent(audit.noise_rate, 2 * audit.noise_rate_error)
+    if round(wrong) < 1:
+        return f"Hardly any of the {number:,} labels is wrong ({share} %, give or take {spread})."
+    is_are = "label is" if number == 1 else "labels are"
+    return f"About {_three_digits(wrong):,} of {number:,} {is_are} wrong ({share} %, give or take {spread})."
+
+
+def tells(audit: Audit) -> bool:
+    """Return whether an audit tells how many labels are wrong."""
+    error = audit.noise_rate_error
+    return bool(audit.can_tell and np.isfinite(audit.noise_rate) and error < USELESS_ERROR)
+
+
+def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | None) -> str:
+    """Return what is below the headline: what the figures mean, and what is listed."""
+    words = []
+    if tells(audit):
+        words.append(
+            "Give or take means two standard errors: in about 95 of 100 such sets the true share is that close to the "
+            "estimate."
+        )
+    elif not audit.can_tell:
+        words.append("Neither the images nor the class names tell enough about the labels.")
+    else:
+        words.append("The images tell too little about the labels for an estimate that would be worth its name.")
+    count, plural = len(rows), len(rows) != 1
+    if budget is not None:
+        words.append(
+            f"Below {'are' if plural else 'is'} the {count:,} label{'s' if plural else ''} most worth a look; "
+            f"about {_three_digits(expected):,} of them should be wrong."
+        )
+    elif count:
+        words.append(
+            f"{count:,} label{'s are' if plural else ' is'} more likely wrong than right"
+            f"{', listed below, the surest first' if plural else ''}."
+        )
+    else:
+        words.append("No label is more likely wrong than right.")
+    return " ".join(words)
+
+
+def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
+    """Return all that the page shows as columns of plain values, ready for JSON.
+
+    Images that are shown are numbered in the order in which they are met; everything else refers to them by that
+    number. Names are made printable; what is decided on the page refers to rows and classes by number, never by name.
+
+    Parameters
+    ----------
+    audit : Audit
+        What was found.
+    budget : int, optional
+        Show so many labels that are worth a look first, instead of those called wrong.
+
+    Returns
+    -------
+    dict
+        "summary", "classes", "worst", "confusion", "images" (columns "row", "name", "label", "split"), "suspects"
+        (columns "image", "proposed", "p", "runner", "q", "quality", "examples") and "findings".
+    """
+    rows = audit.suspects if budget is None else audit.looks(budget)
+    quality = audit.label_quality
+    first, second = audit.ranked
+    # A label that is worth a look may well be right; what is proposed is then the best of the other classes.
+    proposed, runner = first[rows], second[rows]
+    right = proposed == audit.labels[rows]
+    proposed, runner = np.where(right, runner, proposed), np.where(right, proposed, runner)
+    images = _Images()
+    suspects: dict[str, list[Any]] = {
+        "image": [],
+        "proposed": proposed.tolist(),
+        "p": _rounded(audit.probabilities[rows, proposed]),
+        "runner": runner.tolist(),
+        "q": _rounded(audit.probabilities[rows, runner]),
+        "quality": _rounded(quality[rows]),
+        "examples": [],
+    }
+    examples = audit.examples
+    for position, row in enumerate(rows.tolist()):
+        suspects["image"].append(images.number(row))
+        if examples is not None and position < MOST_EXAMPLES:
+            both = examples[row][:, :4].tolist()
+            # Examples are those of the most probable class, which is no other one where the label may be right.
+            if right[position]:
+                both[1] = []
+            suspects["examples"].append([[images.number(one) for one in some if one >= 0] for some in both])
+    expected = float((1 - quality[rows]).sum())
+    found = _findings(audit, images)
+    order = images.rows
+    several = len(set(audit.splits)) > 1
+    return {
+        "source": printable(audit.source),
+        "made_with": {printable(str(k)): printable(str(v)) for k, v in audit.made_with.items() if v not in (None, "")},
+        "summary": {
+            "headline": headline(audit),
+            "explanation": _explanation(audit, rows, expected, budget),
+            "samples": len(audit.labels),
+            "tells": tells(audit),
+            "rate": _finite(audit.noise_rate),
+            "error": _finite(audit.noise_rate_error),
+            "budget": budget,
+            "expected": round(expected, 2),
+            "expected_everywhere": round(float((1 - quality).sum()), 2) if audit.can_tell else None,
+        },
+        "classes": [printable(name) for name in audit.class_names],
+        "worst": _worst(audit),
+        "confusion": _confusion(audit),
+        "images": {
+            "row": order,
+            "name": [printable(audit.items[row]) for row in order],
+            "label": audit.labels[order].tolist() if order else [],
+            "split": [audit.splits[row] for row in order] if several else [],
+        },
+        "suspects": suspects,
+        "findings": found,
+    }
+
+
+def as_json(value: Any) -> str:
+    """Return a value as compact JSON that can stand inside an HTML page: no name in it can end a script."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+class _Images:
+    """The images that a page shows, numbered in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, row: int) -> int:
+        found = self._numbers.setdefault(row, len(self.rows))
+        if found == len(self.rows):
+            self.rows.append(row)
+        return found
+
+    def numbers(self, rows: Iterable[int]) -> list[int]:
+        return [self.number(int(row)) for row in rows]
+
+
+def _findings(audit: Audit, images: _Images) -> dict[str, Any]:
+    """Return what was found besides wrong labels."""
+    groups = [
+        {
+            "images": images.numbers(group),
+            "identical": number < audit.identical_groups,
+            "differ": audit.labels_differ(group),
+            "leak": audit.leaks(group),
+        }
+        for number, group in enumerate(audit.duplicate_groups)
+    ]
+    outliers = np.flatnonzero(audit.is_outlier)
+    outliers = outliers[np.argsort(-audit.fits_no_class[outliers], kind="stable")]
+    issues: dict[str, list[int]] = {issue: [] for issue in IMAGE_ISSUES}
+    for row, text in enumerate(audit.image_issues):
+        for issue in filter(None, text.split(";")):
+            issues.setdefault(issue, []).append(images.number(row))
+    return {
+        "groups": groups,
+        "outliers": images.numbers(outliers),
+        "issues": {printable(issue): some for issue, some in issues.items() if some},
+        "unusable": [[printable(fault.name), printable(fault.reason), fault.split] for fault in audit.unusable],
+        "inseparable": [[int(a), int(b), round(float(share), 4)] for a, b, share in audit.inseparable],
+    }
+
+
+def _worst(audit: Audit) -> list[list[float]]:
+    """Return the classes with wrong labels, the worst first: class, share of wrong labels, number of labels."""
+    if not audit.can_tell:
+        return []
+    counts = np.bincount(audit.labels, minlength=len(audit.class_names))
+    rates = np.nan_to_num(np.asarray(audit.class_noise_rates, dtype=np.float64))
+    order = np.lexsort((-counts, -rates))
+    return [[int(c), round(float(rates[c]), 4), int(counts[c])] for c in order if rates[c] * counts[c] >= 0.5]
+
+
+def _confusion(audit: Audit) -> dict[str, Any]:
+    """Return the expected numbers of labels given as one class that are another, for the classes most often confused."""
+    if not audit.can_tell:
+        return {"classes": [], "counts": []}
+    counts = audit.confusion()
+    np.fill_diagonal(counts, 0)
+    involved = counts.sum(0) + counts.sum(1)
+    most = np.sort(np.argsort(-involved, kind="stable")[:MOST_CONFUSED])
+    most = most[involved[most] >= 0.5]
+    return {"classes": most.tolist(), "counts": [_rounded(row, 2) for row in counts[np.ix_(most, most)]]}
+
+
+def _page(data: dict[str, Any], inline: bool) -> str:
+    """Return the page, with everything inside it or with addresses of a server."""
+    style, script = page_file("page.css"), page_file("page.js")
+    policy = (
+        f"default-src 'none'; script-src '{_sha(script)}'; style-src '{_sha(style)}'; img-src data: 'self'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template().render(
+        inline=inline,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(as_json(data)) if inline else "",
+        source=data["source"],
+        summary=data["summary"],
+        made_with=data["made_with"],
+    )
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(page_file("page.html"))
+
+
+def _sha(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _sheets(rows: Sequence[int], open_picture: OpenPicture, reporter: Reporter) -> tuple[list[bytes], dict[int, int]]:
+    """Return sheets of thumbnails, and the place of each row that has one, counted through all sheets."""
+
+    def small(row: int) -> tuple[int, Image.Image | None]:
+        try:
+            picture = open_picture(row)
+            return row, None if picture is None else thumbnail(picture)
+        except InputError:  # it could be read when it was audited, and is shown by its name now
+            return row, None
+
+    sheets: list[bytes] = []
+    places: dict[int, int] = {}
+    sheet = Image.new("RGBA", (0, 0))
+    with reporter.task("thumbnails", len(rows), unit="images") as update:
+        for done, (row, picture) in enumerate(in_threads(small, rows), 1):
+            if picture is not None:
+                place = len(places) % PER_SHEET
+                if place == 0:
+                    if places:
+                        sheets.append(encoded(sheet))
+                    sheet = Image.new("RGBA", (ACROSS * SIDE, ACROSS * SIDE))
+                sheet.paste(picture, (place % ACROSS * SIDE, place // ACROSS * SIDE))
+                places[row] = len(places)
+            update(done, "")
+    if places:
+        sheets.append(encoded(sheet))
+    return sheets, places
+
+
+def _write_sheets(folder: Path, sheets: Sequence[bytes], places: dict[int, int], audit: Audit) -> list[str]:
+    """Return the names of the sheets, written beside each other; their names tell their content, so none is replaced."""
+    names = []
+    ending = "webp" if features.check("webp") else "jpg"
+    for number, content in enumerate(sheets):
+        names.append(f"{number:04d}-{hashlib.blake2b(content, digest_size=6).hexdigest()}.{ending}")
+        with replacing(folder / names[-1]) as temporary:
+            temporary.write_bytes(content)
+    index = {"across": ACROSS, "items": _digest(audit.items), "sheets": names, "rows": list(places)}
+    write_text(folder / PLACES, json.dumps(index))
+    return names
+
+
+def _digest(items: Sequence[str]) -> str:
+    joined = chain.from_iterable((item.encode(errors="surrogatepass"), b"\n") for item in items)
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in joined:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _mime(name: str) -> str:
+    return "image/webp" if name.endswith("webp") else "image/jpeg"
+
+
+def _percent(share: float, spread: float) -> tuple[str, str]:
+    """Return two shares as percentages, with as many digits as the second one justifies."""
+    digits = 0 if 100 * spread >= 1 else 1
+    return f"{100 * share:.{digits}f}", f"{max(100 * spread, 0.1):.{digits}f}"
+
+
+def _three_digits(number: float) -> int:
+    whole = round(number)
+    return whole if whole < 1000 else int(float(f"{whole:.3g}"))
+
+
+def _rounded(values: np.ndarray, digits: int = 4) -> list[float]:
+    found: list[float] = np.round(np.asarray(values, dtype=np.float64), digits).tolist()
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return round(float(value), 6) if np.isfinite(value) else None
