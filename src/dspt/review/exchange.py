@@ -1,0 +1,459 @@
+"""To other tools and back: what an audit has found, and the corrections of people who worked on it there.
+
+Names of samples and classes are written as `dspt.data.items.written` writes them, on one line.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from dspt.auditing.audit import Audit
+from dspt.data.dataset import listed
+from dspt.data.items import written
+from dspt.data.tabular import Wanted, open_table, quoted
+from dspt.internal.checks import is_integer
+from dspt.internal.errors import InputError
+from dspt.internal.files import check_regular, parse_json, replacing, write_csv, write_json, write_text
+from dspt.internal.names import from_spreadsheet_cell, matched
+from dspt.review.corrected import ACCEPTED, GIVEN, PERSON, check_files, check_new_folder, counted, final_labels
+from dspt.review.decisions import KEEP, RELABEL, REMOVE, Decision
+
+# Where Label Studio serves files of its machine: the path below its document root follows.
+LOCAL_FILES = "/data/local-files/?d="
+
+# What the labelling page of Label Studio calls the image, the class, and what else becomes of a sample.
+_IMAGE, _LABEL, _SAMPLE = "image", "label", "sample"
+_TABLE = Wanted(("label",), ("item", "path", "index"), numbers=("label", "index"), each="each corrected sample")
+_FORMS = (
+    "expected a table with the columns item (or path, or index) and label, the JSON of Label Studio, or FiftyOne's "
+    "labels.json"
+)
+
+
+def export(
+    audit: Audit,
+    decisions: Mapping[int, Decision],
+    out: Path | str,
+    kind: str,
+    paths: Sequence[str] | None,
+    accept: float | None = None,
+    address: str = "",
+) -> dict[str, int]:
+    """Return what was counted, once a folder for another tool is at `out`.
+
+    Parameters
+    ----------
+    audit, decisions, accept
+        See `dspt.review.corrected.final_labels`.
+    out : Path or str
+        A new or an empty folder.
+    kind : str
+        One of `KINDS`:
+
+        - "cleanlab": labels.npy, pred_probs.npy, label_issues.csv and class_names.txt, a row a sample, as cleanlab's
+          functions take them; labels are the given ones.
+        - "fiftyone": labels.json and predictions.json, as FiftyOneImageClassificationDataset has them, with data.json
+          that leads to the images; removed samples have no label.
+        - "label-studio": tasks.json to import, those first that are most likely wrong, and config.xml for the page of
+          the project. What was decided is an annotation, what was found a prediction.
+        - "huggingface": a dataset as `save_to_disk` writes it, with the columns image, label, given_label and
+          decided_by; removed samples are not in it.
+    paths : sequence of str, or None
+        The absolute path of each sample's file; None for samples that have none, of which cleanlab alone can be told.
+    address : str
+        For Label Studio, what the address of an image begins with, before its name as an item: "https://host/photos/".
+        "" has it served from the files of its machine, with / as the document root.
+    """
+    out = Path(out)
+    if kind not in KINDS:
+        raise InputError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
+    files = () if kind == "cleanlab" else check_files(audit, paths)
+    labels, sources = final_labels(audit, decisions, accept)
+    check_new_folder(out)
+    found = _Found(audit, decisions, labels, sources, files, address)
+    with replacing(out.absolute()) as whole:
+        whole.mkdir()
+        KINDS[kind](found, whole)
+    return counted(audit, labels, sources)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What there is to write."""
+
+    audit: Audit
+    decisions: Mapping[int, Decision]
+    labels: np.ndarray
+    sources: Sequence[str]
+    files: Sequence[str]
+    address: str
+
+    @property
+    def names(self) -> list[str]:
+        return list(map(written, self.audit.class_names))
+
+
+def _cleanlab(found: _Found, folder: Path) -> None:
+    audit = found.audit
+    np.save(folder / "labels.npy", audit.labels.astype(np.int64), allow_pickle=False)
+    np.save(folder / "pred_probs.npy", audit.probabilities, allow_pickle=False)
+    write_text(folder / "class_names.txt", "".join(f"{name}\n" for name in found.names))
+    columns = (audit.is_label_issue, audit.label_quality, audit.labels, audit.ranked[0])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    header = ("is_label_issue", "label_quality", "given_label", "predicted_label")
+    write_csv(folder / "label_issues.csv", header, (map(str, row) for row in rows))
+
+
+def _fiftyone(found: _Found, folder: Path) -> None:
+    audit = found.audit
+    proposed, _ = audit.ranked
+    stems = [os.path.splitext(item)[0] for item in audit.items]
+    # A sample is known by its path without the extension there: two may differ in that alone.
+    keys = stems if len(set(stems)) == len(stems) else list(audit.items)
+    images, truth, predictions = {}, {}, {}
+    for row, key in enumerate(keys):
+        file, label = os.path.abspath(found.files[row]), int(found.labels[row])
+        images[f"{key}{os.path.splitext(file)[1] or '.image'}"] = file
+        about = {"given_label": found.names[audit.labels[row]], "decided_by": found.sources[row]}
+        truth[key] = None if label < 0 else {"label": label, "attributes": about}
+        predictions[key] = {
+            "label": int(proposed[row]),
+            "confidence": float(audit.probabilities[row, proposed[row]]),
+            "attributes": {
+                "is_label_issue": bool(audit.is_label_issue[row]),
+                "label_quality": float(audit.label_quality[row]),
+            },
+        }
+    write_json(folder / "data.json", images)
+    write_json(folder / "labels.json", {"classes": found.names, "labels": truth})
+    write_json(folder / "predictions.json", {"classes": found.names, "labels": predictions})
+
+
+def _label_studio(found: _Found, folder: Path) -> None:
+    audit, names = found.audit, found.names
+    proposed, _ = audit.ranked
+
+    def choice(name: str, value: str) -> list[dict[str, Any]]:
+        return [{"from_name": name, "to_name": _IMAGE, "type": "choices", "value": {"choices": [value]}}]
+
+    def task(row: int) -> dict[str, Any]:
+        item, label = audit.items[row], int(found.labels[row])
+        local = f"{LOCAL_FILES}{quote(os.fsencode(os.path.abspath(found.files[row])).lstrip(b'/'))}"
+        about = {
+            _IMAGE: f"{found.address}{quote(item)}" if found.address else local,
+            "item": item,
+            "given_label": names[audit.labels[row]],
+            "label_quality": float(audit.label_quality[row]),
+        }
+        score = float(audit.probabilities[row, proposed[row]])
+        made = {"model_version": "dspt", "score": score, "result": choice(_LABEL, names[proposed[row]])}
+        decided = [{"result": choice(_SAMPLE, REMOVE) if label < 0 else choice(_LABEL, names[label])}]
+        return {"data": about, "predictions": [made], "annotations": decided if row in found.decisions else []}
+
+    write_json(folder / "tasks.json", [task(row) for row in audit.looks(len(audit.labels)).tolist()])
+    choices = "".join(f"    <Choice value={quoteattr(name)}/>\n" for name in names)
+    write_text(
+        folder / "config.xml",
+        f'<View>\n  <Image name="{_IMAGE}" value="${_IMAGE}"/>\n'
+        f'  <Choices name="{_LABEL}" toName="{_IMAGE}" choice="single" showInline="true">\n{choices}  </Choices>\n'
+        f'  <Choices name="{_SAMPLE}" toName="{_IMAGE}" choice="single">\n    <Choice value="{REMOVE}"/>\n'
+        "  </Choices>\n</View>\n",
+    )
+
+
+def _huggingface(found: _Found, folder: Path) -> None:
+    try:
+        import datasets
+    except ImportError:
+        raise InputError("Hugging Face datasets need another package: pip install 'dspt[hub]'") from None
+    audit = found.audit
+    for row in np.flatnonzero(found.labels >= 0).tolist():
+        if not os.path.isfile(found.files[row]):
+            raise InputError(f"{found.files[row]}: no such file; put it back, or audit the data again")
+    names = list(audit.class_names)
+    text = datasets.Value("string")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=names), "given_label": text, "decided_by": text}
+    )
+
+    def part(split: str) -> Any:
+        rows = [row for row in np.flatnonzero(found.labels >= 0).tolist() if audit.splits[row] == split]
+        columns = {
+            "image": [found.files[row] for row in rows],
+            "label": found.labels[rows].tolist(),
+            "given_label": [names[audit.labels[row]] for row in rows],
+            "decided_by": [found.sources[row] for row in rows],
+        }
+        return datasets.Dataset.from_dict(columns, features=features)
+
+    if "test" in audit.splits:
+        data = datasets.DatasetDict({split: part(split) for split in ("train", "test")})
+    else:
+        data = part("train")
+    silent = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        data.save_to_disk(str(folder))
+    finally:
+        if not silent:
+            datasets.enable_progress_bars()
+
+
+KINDS: dict[str, Callable[[_Found, Path], None]] = {
+    "cleanlab": _cleanlab,
+    "fiftyone": _fiftyone,
+    "label-studio": _label_studio,
+    "huggingface": _huggingface,
+}
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a file says about one sample: its class, or None to remove it."""
+
+    name: str
+    label: str | None
+    place: str
+    by: str = PERSON
+
+
+def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
+    """Return what people have decided elsewhere, by row of the audit.
+
+    Parameters
+    ----------
+    path : Path or str
+        Known by what is in it:
+
+        - a .csv, .tsv, .jsonl, .parquet or .xlsx table with the columns item or path, and label: a class name; an
+          empty one, or "remove" unless a class is called so, removes the sample;
+        - such a table with the columns index and label: samples, and classes if they are numbers, are counted from 0;
+        - the JSON that Label Studio exports; skipped tasks are not decided;
+        - a labels.json of FiftyOne. It has all samples, so that a label which is the given one is no decision, unless
+          it says that a person made it; a sample without a label is removed.
+
+        A path may have more folders before the item, the same for all.
+    audit : Audit
+
+    Returns
+    -------
+    dict
+        A `Decision` for each row that somebody has decided about.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or names a sample or a class that is not there, or two labels for one sample.
+    """
+    path = Path(path)
+    content = _json(path)
+    if content is None:
+        said, counted_from_0 = _table(path)
+    else:
+        said, counted_from_0 = list((_tasks if isinstance(content, list) else _labels)(path, content)), False
+    if counted_from_0:
+        rows, labels = _by_index(path, audit, said)
+    else:
+        rows = _by_name(path, audit, said, stems=isinstance(content, dict))
+        labels = _classes(path, audit, said)
+    proposed, _ = audit.ranked
+    first: dict[int, int] = {}
+    decisions: dict[int, Decision] = {}
+    for i, (one, row, label) in enumerate(zip(said, rows, labels, strict=True)):
+        before = first.setdefault(row, i)
+        if labels[before] != label:
+            what = [f"{quoted(said[j].label or REMOVE)} at {said[j].place}" for j in (before, i)]
+            raise InputError(f"{path}: {quoted(audit.items[row])} is {what[0]} and {what[1]}; keep one of them")
+        given = int(audit.labels[row])
+        if one.by == PERSON or label != (int(proposed[row]) if one.by == ACCEPTED else given):
+            action = REMOVE if label < 0 else KEEP if label == given else RELABEL
+            decisions[row] = Decision(action, label)
+    return decisions
+
+
+def _json(path: Path) -> Any:
+    """Return the JSON in a file; None if it is a table."""
+    try:
+        check_regular(path)
+        with open(path, "rb") as file:
+            first = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            if first not in (b"[", b"{") or path.suffix.lower() == ".jsonl":
+                return None
+            file.seek(0)
+            return parse_json(file.read().decode("utf-8-sig"), str(path))
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _table(path: Path) -> tuple[list[_Said], bool]:
+    """Return what the rows of a table say, and whether they count samples instead of naming them."""
+    is_text = path.suffix.lower() not in (".jsonl", ".parquet", ".xlsx")
+    said = []
+    with open_table(path, _TABLE) as table:
+        by = next((name for name in ("item", "path", "index") if name in table.columns), None)
+        if by is None:
+            raise InputError(f"{path}: has no column item, path or index; {_FORMS}")
+        at = table.columns.index(by), table.columns.index("label")
+        for number, cells in table.rows:
+            place = f"{table.unit} {number}"
+            if isinstance(cells, str):
+                raise InputError(f"{path}: {place} cannot be used, {cells}; correct it")
+            name, label = (from_spreadsheet_cell(cells[i]) if is_text else cells[i] for i in at)
+            said.append(_Said(name, label.strip() or None, place))
+    return said, by == "index"
+
+
+def _tasks(path: Path, tasks: Any) -> Iterator[_Said]:
+    """Yield what was annotated in the tasks of Label Studio."""
+    for number, task in enumerate(tasks):
+        task = task if isinstance(task, dict) else {}
+        place = f"task {task.get('id', number)}"
+        about, annotations = task.get("data"), task.get("annotations", [])
+        if not isinstance(about, dict) or not isinstance(annotations, list):
+            raise InputError(f"{path}: {place} is none of Label Studio's; {_FORMS}")
+        name = about.get("item") or _served(about.get(_IMAGE))
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{path}: {place} has neither an item nor an image; export it with its data")
+        for annotation in annotations:
+            chosen = list(_choices(annotation))
+            # Who removes a sample may leave the label that was proposed.
+            for label in [None] if (_SAMPLE, REMOVE) in chosen else [label for _, label in chosen]:
+                yield _Said(name, label, place)
+
+
+def _choices(annotation: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the names of what was chosen in an annotation of Label Studio, and the choices."""
+    if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
+        for result in annotation.get("result") or ():
+            value = result.get("value") if isinstance(result, dict) else None
+            for choice in (value.get("choices") or ()) if isinstance(value, dict) else ():
+                yield result.get("from_name"), str(choice)
+
+
+def _served(image: Any) -> str:
+    """Return the path in the address of an image, which may be a file that Label Studio serves."""
+    if not isinstance(image, str):
+        return ""
+    _, local, below = image.partition("?d=")
+    return written(unquote(below if local else urlsplit(image).path))
+
+
+def _labels(path: Path, content: Any) -> Iterator[_Said]:
+    """Yield the labels of a labels.json of FiftyOne."""
+    labels, classes = content.get("labels"), content.get("classes")
+    if not isinstance(labels, dict) or not isinstance(classes, list | None):
+        raise InputError(f"{path}: it has no labels of samples; {_FORMS}")
+    for name, target in labels.items():
+        label, by = target, GIVEN
+        if isinstance(target, dict):
+            label, about = target.get("label"), target.get("attributes")
+            by = about.get("decided_by", GIVEN) if isinstance(about, dict) else GIVEN
+        if is_integer(label) and classes is not None and 0 <= label < len(classes):
+            label = classes[label]
+        if not isinstance(label, str | None):
+            raise InputError(
+                f"{path}: sample {quoted(name)} has {quoted(str(label))}, which is not one class; correct it"
+            )
+        yield _Said(name, label, f"sample {quoted(name)}", by)
+
+
+def _by_name(path: Path, audit: Audit, said: Sequence[_Said], stems: bool) -> list[int]:
+    """Return the row of each sample that is named, with `stems` also by its path without the extension."""
+    forms: list[Callable[[str], str]] = [str]
+    if stems:  # FiftyOne leaves folders out, too, unless it is told otherwise
+        forms += [
+            lambda item: posixpath.splitext(item)[0],
+            lambda item: posixpath.basename(posixpath.splitext(item)[0]),
+        ]
+    known = [_only_once(map(form, audit.items)) for form in forms]
+    folders: dict[str, str] = {}
+    rows = []
+    for one in said:
+        row, folder = next(_found(one.name, known), (-2, ""))
+        if row < 0:
+            what = "is no sample" if row == -2 else "is more than one sample"
+            raise InputError(
+                f"{path}: {quoted(one.name)} at {one.place} {what} of {audit.source}; correct it, or leave it out"
+            )
+        if not audit.items[row].startswith("/"):
+            folders.setdefault(folder, one.name)
+        rows.append(row)
+    if len(folders) > 1:
+        raise InputError(
+            f"{path}: {' and '.join(map(quoted, list(folders.values())[:2]))} lie below different folders; name all "
+            f"samples as {quoted(audit.items[0])} is named"
+        )
+    return rows
+
+
+def _only_once(names: Iterable[str]) -> dict[str, int]:
+    """Return the row of each name; -1 for one that is there twice."""
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names):
+        rows[name] = -1 if name in rows else row
+    return rows
+
+
+def _found(name: str, known: Sequence[Mapping[str, int]]) -> Iterator[tuple[int, str]]:
+    """Yield the rows that a name may mean, the likeliest first, and the folders before the item in it."""
+    for rows in known:
+        for whole in (name, posixpath.normpath(name)):
+            starts = [0, *(found.end() for found in re.finditer("/", whole))] if rows is not known[2:] else [0]
+            yield from ((rows[whole[start:]], whole[:start]) for start in starts if whole[start:] in rows)
+
+
+def _classes(path: Path, audit: Audit, said: Sequence[_Said]) -> list[int]:
+    """Return the class of each sample that is named; -1 to remove it."""
+    names = list(map(written, audit.class_names))
+    texts = list(dict.fromkeys(one.label for one in said if one.label is not None))
+    number = dict(zip(texts, matched(list(map(written, texts)), names), strict=True))
+    if REMOVE not in names:
+        number[REMOVE] = -1
+    for one in said:
+        if one.label not in (None, REMOVE) and number[one.label] < 0:
+            raise InputError(
+                f"{path}: label {quoted(one.label)} at {one.place} is no class of {audit.source}; expected "
+                f"{listed(names)}, or {REMOVE!r}"
+            )
+    return [-1 if one.label is None else number[one.label] for one in said]
+
+
+def _by_index(path: Path, audit: Audit, said: Sequence[_Said]) -> tuple[list[int], list[int]]:
+    """Return the row and the class of each sample that is counted; classes are numbers, or names as elsewhere."""
+    n, c = len(audit.items), len(audit.class_names)
+    rows = [_whole(one.name) for one in said]
+    for one, row in zip(said, rows, strict=True):
+        if not 0 <= row < n:
+            raise InputError(f"{path}: index: expected 0..{n - 1}, found {quoted(one.name)} at {one.place}; correct it")
+    numbers = [-1 if one.label in (None, REMOVE) else _whole(one.label) for one in said]
+    if -2 in numbers:
+        return rows, _classes(path, audit, said)
+    for one, number in zip(said, numbers, strict=True):
+        if number >= c:
+            raise InputError(f"{path}: label: expected 0..{c - 1}, found {number} at {one.place}; correct it")
+        if one.label in audit.class_names and audit.class_names.index(one.label) != number:
+            raise InputError(
+                f"{path}: label {one.label} at {one.place} is the name of a class and the number of another; name "
+                "samples in a column item, where labels are names"
+            )
+    return rows, numbers
+
+
+def _whole(text: str) -> int:
+    """Return a whole number from 0; -2 for any other text."""
+    found = re.fullmatch(r"([0-9]{1,18})(\.0*)?", text.strip())
+    return int(found[1]) if found else -2
