@@ -14,6 +14,7 @@ spare_waiting_threads()  # before anything loads torch, which reads it once
 
 if TYPE_CHECKING:
     from dspt import losses, methods, noise, posterior, theory
+    from dspt.auditing.samples import audit
     from dspt.classifier import PromptClassifier, load
     from dspt.internal.errors import InputError
     from dspt.losses import double_softmax_cross_entropy
@@ -25,6 +26,7 @@ __all__ = [
     "Posterior",
     "PromptClassifier",
     "__version__",
+    "audit",
     "corrupt",
     "double_softmax_cross_entropy",
     "label_posterior",
@@ -41,6 +43,7 @@ _HOMES = {
     "InputError": "dspt.internal.errors",
     "Posterior": "dspt.posterior",
     "PromptClassifier": "dspt.classifier",
+    "audit": "dspt.auditing.samples",
     "corrupt": "dspt.noise",
     "double_softmax_cross_entropy": "dspt.losses",
     "label_posterior": "dspt.posterior",

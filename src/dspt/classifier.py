@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dspt import learners, methods, selection, train
+from dspt.auditing.samples import audit
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config
@@ -26,6 +27,9 @@ from dspt.internal.progress import Reporter
 from dspt.methods import Method
 from dspt.problem import pose
 from dspt.runs import Description, Run, learn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64
@@ -312,6 +316,30 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if features.shape[1] != width:
             raise InputError(f"X: features are {features.shape[1]} wide, but this classifier takes {width}")
         return features
+
+    def audit(self, X: Any, y: Any) -> pd.DataFrame:
+        """Return what is to be said of every label, as `dspt.audit` does with this classifier's model and classes.
+
+        The labels are judged by features, names and each other, not by what was learnt: a classifier that has seen a
+        wrong label may have learnt it.
+
+        Parameters
+        ----------
+        X : image paths, PIL images, uint8 arrays, or a float array (N, D) of CLIP features
+        y : N labels, some of which may be wrong
+            As in `fit`, which need not have been called.
+        """
+        names: Any = getattr(self, "class_names_", self.class_names)
+        return audit(
+            X,
+            y,
+            self.model,
+            names,
+            template=self.template,
+            cache=self.cache,
+            device=self.device,
+            verbose=self.verbose,
+        )
 
     def encoder(self, reporter: Reporter, skip_bad: bool = False) -> learners.Encoder:
         """Return what turns the images of a split into features for this classifier."""

@@ -47,13 +47,32 @@ def take_print(item: Any, name: str) -> Print:
     BadImage
         If it is not a whole image.
     """
+    return print_of(*read_picture(item, name))
+
+
+def read_picture(item: Any, name: str) -> tuple[bytes, Image.Image | None]:
+    """Return a digest of an item's bytes and its picture; a row of features has none.
+
+    Raises
+    ------
+    BadImage
+        If it is not a whole image.
+    """
     if isinstance(item, (str, os.PathLike)):
         item = read_file(item)
+    if isinstance(item, Image.Image):
+        return hashlib.blake2b(item.tobytes(), digest_size=16).digest(), open_image(item, name)
     content = np.ascontiguousarray(item).data if isinstance(item, np.ndarray) else item
     digest = hashlib.blake2b(content, digest_size=16).digest()
     if isinstance(item, np.ndarray) and item.dtype.kind == "f":
+        return digest, None
+    return digest, open_image(io.BytesIO(item) if isinstance(item, bytes) else item, name)
+
+
+def print_of(digest: bytes, picture: Image.Image | None) -> Print:
+    """Return the print of a picture with this digest."""
+    if picture is None:
         return Print(digest)
-    picture = open_image(io.BytesIO(item) if isinstance(item, bytes) else item, name)
     cells = np.asarray(picture.convert("L").resize((_CELLS, _CELLS), Image.Resampling.BOX))
     if int(cells.max()) - int(cells.min()) < _FLAT:
         return Print(digest)

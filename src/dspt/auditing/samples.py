@@ -1,0 +1,328 @@
+"""From items and labels to an audit: encode once, judge, look at the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dspt import __version__, learners
+from dspt.auditing.audit import Audit
+from dspt.auditing.folder import Evidence
+from dspt.auditing.judge import Judged, judge, nearest_examples
+from dspt.auditing.pictures import Looks, look_at_all
+from dspt.backbone.checkpoint import open_checkpoint
+from dspt.config import Config
+from dspt.data import Dataset, Split
+from dspt.data.given import given_items, given_labels
+from dspt.data.items import item_names, written
+from dspt.internal.checks import check_labels, check_names
+from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import AUTO, GENERIC_TEMPLATE
+from dspt.internal.progress import Reporter
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a set of features is judged with if no model is named: nothing but the features.
+NO_MODEL = "none"
+
+
+@dataclass(frozen=True)
+class Audited:
+    """An audit, and what it was made from."""
+
+    audit: Audit
+    evidence: Evidence
+    items: Sequence[Any]  # those that could be read, in the order of the audit
+
+    @property
+    def paths(self) -> list[str] | None:
+        """The image files; None if the items are no files."""
+        return list(map(str, self.items)) if isinstance(self.items[0], str | Path) else None
+
+
+def audit(
+    X: Any,
+    y: Any,
+    model: str | None = AUTO,
+    class_names: Sequence[str] | None = None,
+    *,
+    template: str = GENERIC_TEMPLATE,
+    known: Any = None,
+    look: bool = True,
+    cache: str | Path | None = None,
+    device: str = "auto",
+    verbose: bool = False,
+) -> pd.DataFrame:
+    """Return what is to be said of every label: one row a sample, in order.
+
+    Parameters
+    ----------
+    X : image paths, PIL images, uint8 arrays, or a float array (N, D) of features
+        Features of any model will do: CLIP's, DINO's, your own.
+    y : N labels, some of which may be wrong
+        Class names, or numbers 0..C-1.
+    model : str or None
+        A CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded". "auto" is the paper's for images, and
+        none for features; None judges features by themselves, without class names.
+    class_names : sequence of str, optional
+        The name of each class; needed if `y` holds numbers and there is a model.
+    template : str
+        The prompt that class names are put into, with {} for the name.
+    known : N integers, optional
+        The right class where somebody has looked, -1 elsewhere; it is believed.
+    look : bool
+        Also look at the images themselves: sizes, blur, duplicates.
+    cache : str or Path, optional
+        Where encoded images are kept; the user's cache folder by default.
+    device : str
+        "auto", "cpu" or "cuda".
+    verbose : bool
+        Show progress on stderr.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns that cleanlab has, under its names: `is_label_issue`, `label_quality` (the probability that the
+        label is right), `given_label`, `predicted_label`; and `predicted_probability`, `runner_up`,
+        `runner_up_probability`, `class_noise_rate`, `fits_no_class`, `is_outlier`, `is_near_boundary`,
+        `duplicate_group`, `image_issues`. `attrs` has the noise rate and its error. An image that cannot be read has
+        a row of missing values that says "broken".
+
+    Examples
+    --------
+    >>> import numpy as np, dspt
+    >>> x = np.repeat(np.eye(3, 8), 20, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((60, 8))
+    >>> labels = np.repeat([0, 1, 2], 20); labels[5] = 2
+    >>> found = dspt.audit(x, labels, model=None)
+    >>> found.index[found.is_label_issue].tolist(), found.predicted_label[5]
+    ([5], 0)
+    """
+    import pandas as pd
+
+    items = given_items(X)
+    if class_names is None and (numbers := _as_numbers(y)) is not None:
+        if model not in (AUTO, None, NO_MODEL) or not _is_features(items):
+            raise InputError("class_names: needed, since y holds numbers; class_names[i] is the name of label i")
+        class_names = [str(c) for c in range(max(2, int(numbers.max(initial=0)) + 1))]
+        names, classes, labels = given_labels(numbers, class_names)
+    else:
+        names, classes, labels = given_labels(y, class_names)
+    if len(labels) != len(items):
+        raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
+    check_names(names, "class_names")
+    check_labels(labels, len(names), "y")
+    nobody = Split([], np.empty(0, np.int64))
+    dataset = Dataset("X", names, Split(items, labels), nobody, template=template)
+    found, kept = audit_dataset(
+        dataset,
+        NO_MODEL if model is None else model,
+        Reporter(silent=not verbose),
+        known=None if known is None else np.asarray(known),
+        look=look,
+        cache=None if cache is None else Path(cache),
+        device=device,
+        examples=False,
+    )
+    table = found.audit.table().drop(columns=["item", "split"])
+    for column in ("given_label", "predicted_label", "runner_up"):
+        table[column] = classes[[found.audit.class_names.index(name) for name in table[column]]]
+    if len(kept) < len(labels):
+        table.index = kept
+        table = table.reindex(range(len(labels)))
+        bad = np.setdiff1d(np.arange(len(labels)), kept)
+        table["is_label_issue"] = table["is_label_issue"].astype("boolean")
+        table.loc[bad, "given_label"] = pd.Series(classes[labels[bad]], index=bad)
+        table.loc[bad, "image_issues"] = "broken"
+    table.attrs = {
+        "noise_rate": found.audit.noise_rate,
+        "noise_rate_error": found.audit.noise_rate_error,
+        "can_tell": found.audit.can_tell,
+    }
+    return table
+
+
+def audit_dataset(
+    dataset: Dataset,
+    model: str = AUTO,
+    reporter: Reporter | None = None,
+    *,
+    known: np.ndarray | None = None,
+    look: bool = True,
+    cache: Path | None = None,
+    device: str = "auto",
+    memory: Path | None = None,
+    budget: int = 0,
+    examples: bool = True,
+) -> tuple[Audited, np.ndarray]:
+    """Return what was found in a dataset, train and test split alike, and the positions of what could be read.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Opened so that nothing was held out.
+    model : str
+        A CLIP checkpoint, "auto" or "none".
+    reporter : Reporter, optional
+        Shows how far the work is.
+    known : integer array, optional
+        The true class of each sample that somebody has looked at, -1 elsewhere.
+    look : bool
+        Also look at the images themselves.
+    cache : Path, optional
+        The folder of the feature store.
+    device : str
+        Where images are encoded.
+    memory : Path, optional
+        The file that keeps what was seen of images.
+    budget : int
+        How many samples somebody will look at: as many have examples, if they are more than the suspects.
+    examples : bool
+        Find the nearest surely right images for each suspect.
+    """
+    reporter = reporter or Reporter(silent=True)
+    features, kept, skipped, text = _features(dataset, model, reporter, cache, device)
+    both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
+    labels = np.concatenate([split.labels for split in both])[kept]
+    items = _joined([split.items for split in both], kept)
+    splits = np.repeat(["train", "test"][: len(both)], [len(split.labels) for split in both])[kept]
+    names = dataset.class_names
+    judged = judge(
+        features,
+        labels,
+        len(names),
+        prototypes=text.prototypes,
+        scale=text.scale,
+        known=None if known is None else known[kept],
+    )
+    looks = Looks(("",) * len(labels), (), 0)
+    if look:
+        looks = look_at_all(items, reporter, memory)
+    called = list(map(written, map(str, kept))) if _is_features(items) else list(_names(items, dataset))
+    found = Audit(
+        source=dataset.source or dataset.name,
+        class_names=names,
+        items=tuple(called),
+        splits=tuple(splits.tolist()),
+        labels=labels,
+        **_told(judged),
+        duplicate_groups=looks.duplicate_groups,
+        identical_groups=looks.identical_groups,
+        image_issues=looks.issues,
+        unusable=skipped,
+        made_with={"model": text.model, "template": dataset.template if text.model else None, "version": __version__},
+    )
+    if examples:
+        found = with_examples(found, features, budget)
+    return Audited(found, Evidence(features, text.prototypes, text.scale), items), kept
+
+
+def judged_again(before: Audit, evidence: Evidence, known: np.ndarray) -> Audit:
+    """Return an audit with its labels judged again, knowing what somebody has seen.
+
+    Parameters
+    ----------
+    before : Audit
+        What was found without it.
+    evidence : Evidence
+        What the labels are judged by.
+    known : integer array of shape (N,)
+        The true class where somebody has looked, -1 elsewhere.
+    """
+    judged = judge(
+        evidence.features,
+        before.labels,
+        len(before.class_names),
+        prototypes=evidence.prototypes,
+        scale=evidence.scale,
+        known=known,
+    )
+    return with_examples(replace(before, **_told(judged)), evidence.features)
+
+
+def with_examples(found: Audit, features: np.ndarray, budget: int = 0) -> Audit:
+    """Return an audit with the nearest surely right images of each suspect, or of as many as will be looked at."""
+    rows = np.union1d(found.suspects, found.looks(budget))
+    return replace(found, examples=nearest_examples(features, found.labels, found.ranked[0], found.label_quality, rows))
+
+
+def _told(judged: Judged) -> dict[str, Any]:
+    """Return the part of an audit that features and labels tell."""
+    return {
+        "probabilities": judged.posterior.probabilities,
+        "noise_rate": judged.posterior.noise_rate,
+        "noise_rate_error": judged.posterior.noise_rate_error,
+        "can_tell": judged.posterior.can_tell,
+        "class_noise_rates": judged.class_noise_rates,
+        "fits_no_class": judged.fits_no_class,
+        "is_outlier": judged.is_outlier,
+        "inseparable": judged.inseparable,
+    }
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The class names as a text tower sees them, if there is one."""
+
+    model: str | None = None
+    prototypes: np.ndarray | None = None
+    scale: float = 100.0
+
+
+def _features(
+    dataset: Dataset, model: str, reporter: Reporter, cache: Path | None, device: str
+) -> tuple[np.ndarray, np.ndarray, tuple[Fault, ...], _Text]:
+    """Return the features of all samples that can be read, their positions, what could not be read, and the text."""
+    both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
+    first = len(dataset.train.labels)
+    bare = dataset.holds_features
+    if model == NO_MODEL or (bare and model == AUTO):
+        if not bare:
+            raise InputError(
+                f"model {NO_MODEL}: it goes with features, and {dataset.source or 'X'} has images",
+                "leave `model` out, or name a CLIP checkpoint",
+            )
+        features = np.concatenate([split.items for split in both]) if len(both) > 1 else np.asarray(both[0].items)
+        return features, np.arange(len(features)), dataset.skipped, _Text()
+    config = Config(model=dataset.model_for(model), device=device, template=dataset.template)
+    checkpoint = open_checkpoint(config.model)
+    tower = learners.open_text_tower(config, checkpoint)
+    prototypes = learners.zero_shot_prototypes(tower, dataset.class_names, config.template).float().cpu().numpy()
+    text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
+    encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True)
+    parts = [encoder(split, name) for split, name in zip(both, ("train", "test"), strict=False)]
+    features = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+    if features.shape[1] != prototypes.shape[1]:
+        raise InputError(
+            f"features: {features.shape[1]} wide, but {checkpoint.name} gives class features of width "
+            f"{prototypes.shape[1]}; use the checkpoint they were made with",
+            f"or set `model` to {NO_MODEL} to judge them by themselves",
+        )
+    kept = np.concatenate([positions + first * number for number, (_, positions) in enumerate(parts)])
+    return features, kept, (*dataset.skipped, *encoder.skipped), text
+
+
+def _joined(parts: Sequence[Any], kept: np.ndarray) -> Any:
+    """Return the items of all splits at these positions."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)[kept]
+    first = len(parts[0])
+    return [parts[0][i] if i < first else parts[1][i - first] for i in kept.tolist()]
+
+
+def _names(items: Any, dataset: Dataset) -> Any:
+    return item_names(items, dataset.root) if isinstance(items[0], str | Path | bytes) else map(str, range(len(items)))
+
+
+def _is_features(items: Any) -> bool:
+    return isinstance(items, np.ndarray) and items.dtype.kind == "f"
+
+
+def _as_numbers(y: Any) -> np.ndarray | None:
+    """Return labels that are whole numbers as an array; None if they are something else."""
+    y = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    return y.astype(np.int64) if y.ndim == 1 and y.dtype.kind in "iu" else None
