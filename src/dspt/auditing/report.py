@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from PIL import Image, features
 
@@ -333,7 +333,7 @@ def _worst(audit: Audit) -> list[list[float]]:
 
 
 def _confusion(audit: Audit) -> dict[str, Any]:
-    """Return the expected numbers of labels given as one class that are another, for the classes most often confused."""
+    """Return how many labels given as one class should be another, for the classes most often confused."""
     if not audit.can_tell:
         return {"classes": [], "counts": []}
     counts = audit.confusion()
@@ -364,7 +364,7 @@ def _page(data: dict[str, Any], inline: bool) -> str:
 
 
 @cache
-def _template() -> Any:
+def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(page_file("page.html"))
 
@@ -403,7 +403,7 @@ def _sheets(rows: Sequence[int], open_picture: OpenPicture, reporter: Reporter) 
 
 
 def _write_sheets(folder: Path, sheets: Sequence[bytes], places: dict[int, int], audit: Audit) -> list[str]:
-    """Return the names of the sheets, written beside each other; their names tell their content, so none is replaced."""
+    """Return the names of the sheets after writing them; a name tells the content, so that none is replaced."""
     names = []
     ending = "webp" if features.check("webp") else "jpg"
     for number, content in enumerate(sheets):

@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from dspt.data.items import written
+from dspt.internal.errors import Fault, FileError, InputError
+from dspt.internal.files import check_regular
+from dspt.internal.names import printable
 
 KEEP, RELABEL, REMOVE = "keep", "relabel", "remove"
 ACTIONS = (KEEP, RELABEL, REMOVE)
+
+_UNDO = "undo"
+# Written into the head of the file: whose it is, and the form of its table.
+_APPLICATION, _FORM = 0x64737074, 1
+# How long one process waits for another to have written, in seconds: far longer than any write takes.
+_PATIENCE = 60.0
+# So many rows are looked up one by one; for more, all are read.
+_FEW = 1000
+
+# Events are only ever added. An undo is one, too: its batch is the one taken back.
+_TABLE = f"""
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch INTEGER NOT NULL,
+    row INTEGER NOT NULL,
+    item TEXT NOT NULL,
+    occurrence INTEGER NOT NULL,
+    action TEXT NOT NULL CHECK (action IN ('{KEEP}', '{RELABEL}', '{REMOVE}', '{_UNDO}')),
+    label TEXT,
+    time TEXT NOT NULL,
+    request TEXT
+);
+CREATE INDEX IF NOT EXISTS events_batch ON events (batch);
+CREATE INDEX IF NOT EXISTS events_item ON events (item, occurrence);
+CREATE INDEX IF NOT EXISTS events_undone ON events (batch) WHERE action = '{_UNDO}';
+CREATE INDEX IF NOT EXISTS events_request ON events (request) WHERE request IS NOT NULL;
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_FORM};
+"""
+_STANDING = f"batch NOT IN (SELECT batch FROM events WHERE action = '{_UNDO}') AND action != '{_UNDO}'"
 
 
 @dataclass(frozen=True)
@@ -22,3 +65,295 @@ class Decision:
 
     action: str
     label: int
+
+
+class Decisions:
+    """All decisions about the samples of a report, in a SQLite file, safe with several threads and processes.
+
+    What a call has returned is on disk. Decisions belong to the names of samples and classes: if the report is made
+    again in another order, they are found again.
+
+    Parameters
+    ----------
+    path : Path or str
+        The file, made if it is not there.
+    items : sequence of str
+        What each sample is called, by row; of a name that is there twice, the first is the first again later.
+    class_names : sequence of str
+        The classes, in the order in which labels count.
+
+    Raises
+    ------
+    InputError
+        If there is something else at `path`, or it is damaged.
+    """
+
+    def __init__(self, path: Path | str, items: Sequence[str], class_names: Sequence[str]) -> None:
+        self.path = Path(path)
+        self._names = _numbered(items)
+        self._rows = {name: row for row, name in enumerate(self._names)}
+        self._classes = [written(name) for name in class_names]
+        self._labels = {name: label for label, name in enumerate(self._classes)}
+        self._lock = threading.RLock()
+        with self._told():
+            if os.path.lexists(self.path):
+                check_regular(self.path)
+            self._connection = sqlite3.connect(
+                self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._told():
+            execute = self._connection.execute
+            whose = execute("PRAGMA application_id").fetchone()[0], execute("PRAGMA user_version").fetchone()[0]
+            tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if whose != (_APPLICATION, _FORM) and (tables or whose != (0, 0)):
+                newer = whose[0] == _APPLICATION and whose[1] > _FORM
+                what = "of a newer version of dspt" if newer else "a database of something else"
+                raise InputError(f"{self.path}: {what}, no list of decisions; move it away to begin anew")
+            if tables:
+                found = execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found.splitlines()[-1])
+            execute("PRAGMA journal_mode = WAL")
+            execute("PRAGMA synchronous = FULL")
+            if whose != (_APPLICATION, _FORM):
+                # Two processes may begin at once; each statement is for the one that comes first.
+                self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLE}COMMIT;")
+
+    def decide(
+        self,
+        rows: Sequence[int],
+        action: str,
+        label: int | Sequence[int] | None = None,
+        request: str | None = None,
+    ) -> int:
+        """Return the number of a new batch: one decision about all these rows, which is undone as one.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            The samples.
+        action : str
+            One of `ACTIONS`.
+        label : int or sequence of int, optional
+            The class they have from then on, one for all or one each: the given one if they are kept. None if they
+            are removed.
+        request : str, optional
+            A name for this call. One that is made again under the same name, because its answer was lost, changes
+            nothing and returns the batch there is.
+        """
+        events = self._events(rows, action, label)
+        with self._told(), self._writing() as execute:
+            if request is not None:
+                made = execute("SELECT batch FROM events WHERE request = ? LIMIT 1", (request,)).fetchone()
+                if made:
+                    return int(made[0])
+            batch = int(execute("SELECT coalesce(max(id), 0) + 1 FROM events").fetchone()[0])
+            time = _now()
+            self._connection.executemany(
+                "INSERT INTO events (batch, row, item, occurrence, action, label, time, request)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(batch, *event, time, request) for event in events],
+            )
+            return batch
+
+    def _events(
+        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None
+    ) -> list[tuple[int, str, int, str, str | None]]:
+        if action not in ACTIONS:
+            raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
+        if not len(rows):
+            raise InputError("rows: none are given, and a decision is about at least one")
+        if action == REMOVE:
+            labels: list[int] = [-1] * len(rows)
+        elif label is None:
+            raise InputError(f"label: none is given, and {action} needs the class that is meant")
+        else:
+            labels = [int(label)] * len(rows) if isinstance(label, int) else [int(one) for one in label]
+        if len(labels) != len(rows):
+            raise InputError(f"labels: {len(labels)} for {len(rows)} rows")
+        events = []
+        for row, one in zip(map(int, rows), labels, strict=True):
+            if not 0 <= row < len(self._names):
+                raise InputError(f"row {row}: expected 0..{len(self._names) - 1}")
+            if action != REMOVE and not 0 <= one < len(self._classes):
+                raise InputError(f"label {one}: expected 0..{len(self._classes) - 1} for {len(self._classes)} classes")
+            events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one]))
+        return events
+
+    def undo(self, request: str | None = None) -> int | None:
+        """Return the number of the last batch that stood, after taking it back; None if there was none.
+
+        Parameters
+        ----------
+        request : str, optional
+            A name for this call; one that is made again under the same name takes nothing else back.
+        """
+        with self._told(), self._writing() as execute:
+            if request is not None:
+                made = execute("SELECT batch FROM events WHERE request = ? LIMIT 1", (request,)).fetchone()
+                if made:
+                    return int(made[0])
+            batch = execute(f"SELECT max(batch) FROM events WHERE {_STANDING}").fetchone()[0]
+            if batch is None:
+                return None
+            execute(
+                "INSERT INTO events (batch, row, item, occurrence, action, label, time, request)"
+                " VALUES (?, -1, '', 0, ?, NULL, ?, ?)",
+                (batch, _UNDO, _now(), request),
+            )
+            return int(batch)
+
+    def current(self) -> dict[int, Decision]:
+        """Return what is decided now, by row: of each sample, the last decision that was not undone."""
+        found = {}
+        for item, occurrence, action, label in self._standing():
+            row = self._rows.get((item, occurrence))
+            if row is not None and (one := self._decision(action, label)):
+                found[row] = one
+        return found
+
+    def of(self, rows: Sequence[int]) -> dict[int, Decision | None]:
+        """Return what is decided now about these rows; None where nothing is."""
+        if len(rows) > _FEW:
+            now = self.current()
+            return {row: now.get(row) for row in rows}
+        found: dict[int, Decision | None] = {}
+        with self._told(), self._lock:
+            for row in rows:
+                last = self._connection.execute(
+                    f"SELECT action, label FROM events WHERE item = ? AND occurrence = ? AND {_STANDING}"
+                    " ORDER BY id DESC LIMIT 1",
+                    self._names[row],
+                ).fetchone()
+                found[row] = self._decision(*last) if last else None
+        return found
+
+    def rows(self, batch: int) -> list[int]:
+        """Return the rows that a batch is about, as far as they are still among the samples."""
+        with self._told(), self._lock:
+            named = self._connection.execute(
+                f"SELECT item, occurrence FROM events WHERE batch = ? AND action != '{_UNDO}' ORDER BY id", (batch,)
+            ).fetchall()
+        return [self._rows[name] for name in named if name in self._rows]
+
+    def since(self, event: int) -> tuple[int, dict[int, Decision | None]]:
+        """Return the number of the last event, and what is decided now about each row touched after `event`.
+
+        Parameters
+        ----------
+        event : int
+            The number that an earlier call returned; 0 asks for all.
+
+        Returns
+        -------
+        last : int
+            To be given the next time.
+        changed : dict of int to Decision or None
+            By row; None where a decision was undone and there is none now.
+        """
+        with self._told(), self._lock:
+            execute = self._connection.execute
+            execute("BEGIN")
+            try:
+                last = int(execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
+                if last <= event:
+                    return last, {}
+                touched = execute(
+                    "SELECT DISTINCT item, occurrence FROM events"
+                    f" WHERE action != '{_UNDO}' AND batch IN (SELECT batch FROM events WHERE id > ?)",
+                    (event,),
+                ).fetchall()
+                return last, self.of(sorted(self._rows[name] for name in touched if name in self._rows))
+            finally:
+                execute("COMMIT")
+
+    def faults(self) -> list[Fault]:
+        """Return decisions that stand but fit nothing any more: a sample or a class of that name is not there."""
+        found = []
+        for item, occurrence, action, label in self._standing():
+            if (item, occurrence) not in self._rows:
+                found.append(Fault(item, f"decided ({action}), and no longer among the samples"))
+            elif action != REMOVE and label not in self._labels:
+                found.append(Fault(item, f"decided as {printable(label)!r}, and there is no such class any more"))
+        return found
+
+    def _decision(self, action: str, label: str | None) -> Decision | None:
+        """Return what an event says; None if its class is not there any more."""
+        if action == REMOVE:
+            return Decision(action, -1)
+        return Decision(action, self._labels[label]) if label in self._labels else None
+
+    def _standing(self) -> list[tuple[str, int, str, str]]:
+        """Return the last decision of each sample that was not undone: name, occurrence, action, class."""
+        with self._told(), self._lock:
+            return self._connection.execute(
+                "SELECT item, occurrence, action, label FROM events WHERE id IN"
+                f" (SELECT max(id) FROM events WHERE {_STANDING} GROUP BY item, occurrence) ORDER BY id"
+            ).fetchall()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """Yield a function that executes the statements of one change; it is on disk when the block has ended."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what SQLite says into a sentence."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            reason = str(error)
+            if "locked" in reason or "busy" in reason:
+                then = "another program holds it; close that one and try again"
+            elif "full" in reason:
+                then = "make room there"
+            else:
+                then = "choose a place that can be written to"
+            raise FileError(f"{self.path}: decisions cannot be read or saved ({reason}); {then}") from None
+        except sqlite3.Error as error:
+            raise InputError(
+                f"{self.path}: not a whole list of decisions ({error}); move it away to begin anew"
+            ) from None
+
+    def close(self) -> None:
+        """Close the file; nothing can be decided any more."""
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Decisions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _numbered(items: Sequence[str]) -> list[tuple[str, int]]:
+    """Return each name with how often it was there before: a manifest may list a file twice."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in map(written, items):
+        before = seen.get(name, 0)
+        seen[name] = before + 1
+        found.append((name, before))
+    return found
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
