@@ -206,7 +206,10 @@ def apply_to_copy(
     kept = check_learnable(audit, labels)
     check_new_folder(out)
     _check_folder_names([audit.class_names[label] for label in np.unique(labels[kept])])
-    tails = _tails(audit, files, kept, out)
+    check_outside(audit, files, out)
+    for row in kept.tolist():
+        if not is_image(files[row]) or os.path.basename(files[row]).startswith("."):
+            raise InputError(f"{files[row]}: in a folder its name is not that of an image; write a manifest")
     with_test = "test" in audit.splits
     # Those that stay where they are keep their names: they come first.
     order = kept[np.argsort(labels[kept] != audit.labels[kept], kind="stable")]
@@ -219,7 +222,8 @@ def apply_to_copy(
         whole.mkdir()
         for done, row in enumerate(order.tolist(), 1):
             folder = os.path.join(audit.splits[row] if with_test else "", audit.class_names[labels[row]])
-            to = _free_name(whole, os.path.join(folder, tails[row]), last)
+            _, tail = _class_folder(files[row], audit.items[row], audit.class_names[audit.labels[row]])
+            to = _free_name(whole, os.path.join(folder, tail), last)
             _copy(files[row], whole / to)
             went[row] = to.replace(os.sep, "/")
             update(done, "")
@@ -286,6 +290,18 @@ def check_new_folder(out: Path) -> None:
         raise InputError(f"{out}: it is there and not an empty folder; give a new folder")
     if os.path.realpath(out) == os.path.realpath(os.getcwd()):
         raise InputError(f"{out}: it is the working directory, which stays as it is; give a new folder")
+
+
+def check_outside(audit: Audit, files: Sequence[str], out: Path) -> None:
+    """Raise `InputError` if the folder `out` lies in one of the source, or the other way round."""
+    rows = zip(files, audit.items, audit.labels.tolist(), strict=False)
+    sources = {_class_folder(file, item, audit.class_names[label])[0] for file, item, label in rows}
+    if os.path.isdir(audit.source):
+        sources.add(audit.source)
+    real = os.path.realpath(out)
+    for source in map(os.path.realpath, sources):
+        if source in (real, *_above(real)) or real in _above(source):
+            raise InputError(f"{out}: it and the source {source} are not apart; give a folder outside of it")
 
 
 def _check_apart(audit: Audit, out: Path, files: Sequence[str]) -> None:
@@ -358,28 +374,19 @@ def _check_folder_names(names: Sequence[str]) -> None:
             raise InputError(f"class {name!r} cannot be the name of a folder; rename it, or write a manifest")
 
 
-def _tails(audit: Audit, files: Sequence[str], kept: np.ndarray, out: Path) -> dict[int, str]:
-    """Return what each file is called below the folder of its class, once `out` is apart from all of them."""
-    sources = {audit.source} if os.path.isdir(audit.source) else set()
-    tails = {}
-    for row, (file, item, label) in enumerate(zip(files, audit.items, audit.labels.tolist(), strict=True)):
-        *above, name = os.path.abspath(file).split(os.sep)
-        first = len(above) - (0 if item.startswith("/") else item.count("/"))  # of the folders that the item names
-        folder, class_name = len(above), audit.class_names[label]
-        tails[row] = name
-        if class_name in above[first:]:  # class folders: the source is the folder above them
-            folder -= 1 + above[::-1].index(class_name)
-            tails[row] = os.path.join(*above[folder + 1 :], name)
-            folder -= folder > first and above[folder - 1] in _SPLITS
-        sources.add(os.sep.join(above[:folder]) or os.sep)
-    real = os.path.realpath(out)
-    for source in map(os.path.realpath, sources):
-        if source in (real, *_above(real)) or real in _above(source):
-            raise InputError(f"{out}: it and the source {source} are not apart; give a folder outside of it")
-    for row in kept.tolist():
-        if not is_image(files[row]) or os.path.basename(files[row]).startswith("."):
-            raise InputError(f"{files[row]}: in a folder its name is not that of an image; write a manifest")
-    return tails
+def _class_folder(file: str, item: str, class_name: str) -> tuple[str, str]:
+    """Return the folder that a file's class folder lies in, and what the file is called below its class folder.
+
+    Where the folders that the item names are no class folders, its own folder and its name.
+    """
+    *above, name = os.path.abspath(file).split(os.sep)
+    first, folder = len(above) - (0 if item.startswith("/") else item.count("/")), len(above)
+    if class_name not in above[first:]:
+        return os.path.dirname(os.path.abspath(file)), name
+    folder -= 1 + above[::-1].index(class_name)
+    tail = os.path.join(*above[folder + 1 :], name)
+    folder -= folder > first and above[folder - 1] in _SPLITS
+    return os.sep.join(above[:folder]) or os.sep, tail
 
 
 def _above(folder: str) -> Iterator[str]:

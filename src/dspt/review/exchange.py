@@ -21,11 +21,20 @@ from dspt.auditing.audit import Audit
 from dspt.data.dataset import listed
 from dspt.data.items import written
 from dspt.data.tabular import Wanted, open_table, quoted
-from dspt.internal.checks import is_integer
+from dspt.internal.checks import is_integer, is_text
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_regular, parse_json, replacing, write_csv, write_json, write_text
 from dspt.internal.names import from_spreadsheet_cell, matched
-from dspt.review.corrected import ACCEPTED, GIVEN, PERSON, check_files, check_new_folder, counted, final_labels
+from dspt.review.corrected import (
+    ACCEPTED,
+    GIVEN,
+    PERSON,
+    check_files,
+    check_new_folder,
+    check_outside,
+    counted,
+    final_labels,
+)
 from dspt.review.decisions import KEEP, RELABEL, REMOVE, Decision
 
 # Where Label Studio serves files of its machine: the path below its document root follows.
@@ -80,6 +89,7 @@ def export(
     files = () if kind == "cleanlab" else check_files(audit, paths)
     labels, sources = final_labels(audit, decisions, accept)
     check_new_folder(out)
+    check_outside(audit, files or paths or (), out)
     found = _Found(audit, decisions, labels, sources, files, address)
     with replacing(out.absolute()) as whole:
         whole.mkdir()
@@ -119,7 +129,7 @@ def _fiftyone(found: _Found, folder: Path) -> None:
     proposed, _ = audit.ranked
     stems = [os.path.splitext(item)[0] for item in audit.items]
     # A sample is known by its path without the extension there: two may differ in that alone.
-    keys = stems if len(set(stems)) == len(stems) else list(audit.items)
+    keys = stems if len({*stems, *audit.items}) == 2 * len(stems) else list(audit.items)
     images, truth, predictions = {}, {}, {}
     for row, key in enumerate(keys):
         file, label = os.path.abspath(found.files[row]), int(found.labels[row])
@@ -189,7 +199,7 @@ def _huggingface(found: _Found, folder: Path) -> None:
     def part(split: str) -> Any:
         rows = [row for row in np.flatnonzero(found.labels >= 0).tolist() if audit.splits[row] == split]
         columns = {
-            "image": [found.files[row] for row in rows],
+            "image": [_stored(found.files[row]) for row in rows],
             "label": found.labels[rows].tolist(),
             "given_label": [names[audit.labels[row]] for row in rows],
             "decided_by": [found.sources[row] for row in rows],
@@ -207,6 +217,11 @@ def _huggingface(found: _Found, folder: Path) -> None:
     finally:
         if not silent:
             datasets.enable_progress_bars()
+
+
+def _stored(file: str) -> str | dict[str, Any]:
+    """Return a file as datasets takes it: by its path, or its bytes if the path is not text."""
+    return file if is_text(file) else {"path": None, "bytes": Path(file).read_bytes()}
 
 
 KINDS: dict[str, Callable[[_Found, Path], None]] = {
@@ -373,13 +388,11 @@ def _labels(path: Path, content: Any) -> Iterator[_Said]:
 
 def _by_name(path: Path, audit: Audit, said: Sequence[_Said], stems: bool) -> list[int]:
     """Return the row of each sample that is named, with `stems` also by its path without the extension."""
-    forms: list[Callable[[str], str]] = [str]
-    if stems:  # FiftyOne leaves folders out, too, unless it is told otherwise
-        forms += [
-            lambda item: posixpath.splitext(item)[0],
-            lambda item: posixpath.basename(posixpath.splitext(item)[0]),
-        ]
-    known = [_only_once(map(form, audit.items)) for form in forms]
+    known = [_only_once(audit.items)]
+    if stems:
+        without = [posixpath.splitext(item)[0] for item in audit.items]
+        # FiftyOne leaves out folders, too, unless it is told otherwise.
+        known += [_only_once(without), _only_once(map(posixpath.basename, without))]
     folders: dict[str, str] = {}
     rows = []
     for one in said:
@@ -410,9 +423,9 @@ def _only_once(names: Iterable[str]) -> dict[str, int]:
 
 def _found(name: str, known: Sequence[Mapping[str, int]]) -> Iterator[tuple[int, str]]:
     """Yield the rows that a name may mean, the likeliest first, and the folders before the item in it."""
-    for rows in known:
+    for form, rows in enumerate(known):
         for whole in (name, posixpath.normpath(name)):
-            starts = [0, *(found.end() for found in re.finditer("/", whole))] if rows is not known[2:] else [0]
+            starts = [0, *(slash.end() for slash in re.finditer("/", whole))] if form < 2 else [0]
             yield from ((rows[whole[start:]], whole[:start]) for start in starts if whole[start:] in rows)
 
 
