@@ -14,8 +14,6 @@ from dspt.internal.errors import Fault
 if TYPE_CHECKING:
     import pandas as pd
 
-# A label is called wrong if that is more likely than not.
-DECISION = 0.5
 # An image lies near a boundary if its second class is at least half as probable as its first.
 BOUNDARY = 0.5
 # Two classes cannot be told apart if so much of what is taken for either could as well be the other.
@@ -103,9 +101,8 @@ class Audit:
 
     @cached_property
     def is_label_issue(self) -> np.ndarray:
-        """Which labels are more likely wrong than right (N,)."""
-        wrong = (1 - self.label_quality > DECISION) & self.can_tell
-        return np.asarray(wrong)
+        """Which labels are called wrong (N,): those of which another class is more probable."""
+        return np.asarray((self.ranked[0] != self.labels) & self.can_tell)
 
     @cached_property
     def ranked(self) -> tuple[np.ndarray, np.ndarray]:

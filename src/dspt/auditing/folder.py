@@ -68,6 +68,12 @@ def check_out(folder: Path | str, source: str = "") -> None:
             raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
 
 
+def begin(folder: Path | str) -> None:
+    """Have a report count as unfinished until `save` has ended."""
+    with told(f"report folder {folder}"):
+        (Path(folder) / SUMMARY).unlink(missing_ok=True)
+
+
 def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[str] | None = None) -> None:
     """Write all of an audit but the page; what was decided about an earlier one stays.
 
@@ -89,7 +95,7 @@ def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[s
     folder = Path(folder)
     with told(f"report folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / SUMMARY).unlink(missing_ok=True)
+    begin(folder)
     names: dict[str, Any] = {
         "item": audit.items,
         "split": audit.splits,

@@ -221,7 +221,7 @@ def audit_dataset(
     return Audited(found, Evidence(features, text.prototypes, text.scale), items), kept
 
 
-def judged_again(before: Audit, evidence: Evidence, known: np.ndarray) -> Audit:
+def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: np.ndarray) -> Audit:
     """Return an audit with its labels judged again, knowing what somebody has seen.
 
     Parameters
@@ -232,16 +232,26 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray) -> Audit:
         What the labels are judged by.
     known : integer array of shape (N,)
         The true class where somebody has looked, -1 elsewhere.
+    removed : bool array of shape (N,)
+        Samples that do not count any more; what was found about them stays as it was.
     """
+    left = ~removed
+    if not left.any():
+        return before
     judged = judge(
-        evidence.features,
-        before.labels,
+        evidence.features[left],
+        before.labels[left],
         len(before.class_names),
         prototypes=evidence.prototypes,
         scale=evidence.scale,
-        known=known,
+        known=known[left],
     )
-    return with_examples(replace(before, **_told(judged)), evidence.features)
+    told = _told(judged)
+    for name in ("probabilities", "fits_no_class", "is_outlier"):
+        whole = getattr(before, name).copy()
+        whole[left] = told[name]
+        told[name] = whole
+    return with_examples(replace(before, **told), evidence.features)
 
 
 def with_examples(found: Audit, features: np.ndarray, budget: int = 0) -> Audit:

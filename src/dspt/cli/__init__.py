@@ -15,7 +15,7 @@ from dspt import __version__
 
 # isort: off
 # Each adds its commands to the app, in the order in which the help shows them.
-from dspt.cli import learning, experiments, data  # noqa: F401
+from dspt.cli import learning, audit, experiments, data  # noqa: F401
 
 # isort: on
 from dspt.cli.common import Stopped, Terminated, app, in_flags, options, print, say_stopped

@@ -223,7 +223,8 @@ _IMAGES = "images encoded so far are kept, but for the last thousand at most"
 # What the same command goes on from after it was stopped; others have to begin again.
 KEPT = {
     **dict.fromkeys(["train", "scratch", "reproduce", "demo"], _EPOCHS),
-    **dict.fromkeys(["zeroshot", "eval", "noise"], _IMAGES),
+    **dict.fromkeys(["zeroshot", "eval", "noise", "audit"], _IMAGES),
+    "review": "every decision is saved",
     "data prepare": "frames made so far are kept",
 }
 

@@ -156,6 +156,37 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
+    """Hold a folder, which is made if it is not there, for this process alone.
+
+    Parameters
+    ----------
+    folder : Path
+        What is held, by a file in it.
+    name : str
+        What errors call it: "run folder runs/x".
+    busy : str
+        What to say if another process holds it: "another process is training in it".
+    """
+    from filelock import FileLock, Timeout
+
+    with told(name):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / ".lock"
+        if file.is_symlink():  # a lock would open what it points to
+            raise InputError(f"{name}: its .lock is a link to another file; remove it")
+        lock = FileLock(file, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise InputError(f"{name}: {busy}; wait for it", "or choose another folder with `out`") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def append_text(path: Path, text: str) -> None:
     """Put `text` at the end of a file, which is made if it is not there. A link is not followed."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)

@@ -17,6 +17,7 @@ from dspt.internal.checks import is_list
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import (
     append_text,
+    locked_folder,
     parse_json,
     read_json,
     read_text,
@@ -70,26 +71,9 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone, and remove the temporary files of those that were killed in it."""
-        from filelock import FileLock, Timeout
-
-        with told(f"run folder {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = self.path / ".lock"
-            if file.is_symlink():  # a lock would open what it points to
-                raise InputError(f"run folder {self.path}: its .lock is a link to another file; remove it")
-            lock = FileLock(file, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                raise InputError(
-                    f"run folder {self.path}: another process is training in it; wait for it",
-                    "or choose another folder with `out`",
-                ) from None
-        try:
+        with locked_folder(self.path, f"run folder {self.path}", "another process is training in it"):
             remove_left(self.path, everything=True)
             yield
-        finally:
-            lock.release()
 
     def begin(self, description: Description, overwrite: bool = False) -> None:
         """Write what the run is, or check that the folder holds the same run."""

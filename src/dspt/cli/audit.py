@@ -1,0 +1,268 @@
+"""dspt audit and dspt review: find wrong labels, look at them, fix them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dspt.cli.common import (
+    ClassNames,
+    Columns,
+    Data,
+    Exclude,
+    Json,
+    Quiet,
+    Replace,
+    Root,
+    app,
+    print,
+    print_json,
+    reporter,
+)
+from dspt.internal.errors import InputError
+from dspt.internal.names import AUTO, printable
+
+Report = Annotated[Path, typer.Argument(metavar="REPORT", help="A folder made by dspt audit.")]
+
+_FORMATS = ("manifest", "labels", "cleanlab", "fiftyone", "label-studio", "huggingface")
+
+
+@app.command(name="audit")
+def audit_labels(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The report folder; a report that is there is made again.")] = Path(
+        "report"
+    ),
+    model: Annotated[
+        str,
+        typer.Option(
+            help="CLIP checkpoint: a Hugging Face hub id, a local folder, or 'embedded'. 'none' judges features by "
+            "themselves: DINO's, your own, anything. Default: the paper's for images, none for a feature file."
+        ),
+    ] = AUTO,
+    root: Root = None,
+    class_names: ClassNames = None,
+    columns: Columns = "",
+    exclude: Exclude = None,
+    template: Annotated[
+        str | None, typer.Option(help="The prompt that class names are put into, with {} for the name.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="How many labels you will look at: the page shows the best spent looks.")
+    ] = None,
+    look: Annotated[
+        bool, typer.Option(help="Also look at the images themselves: duplicates, tiny, blank, blurred ones.")
+    ] = True,
+    table: Annotated[
+        Path | None, typer.Option(help="Also write one row a sample to this .csv, .parquet or .json file.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Where encoded images are kept.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the labels of DATA that are wrong, and write a report. Nothing in DATA changes.
+
+    One row a sample in audit.csv and audit.parquet, what is true of the whole set in summary.json, and index.html to
+    look at. Given again, only new images are encoded and looked at.
+
+    \b
+    Examples:
+      dspt audit photos/
+      dspt audit photos.csv --out report --budget 500
+      dspt audit features.npz --model none --json
+    """
+    from dataclasses import replace
+
+    from dspt.auditing.folder import check_out, summary, write_table
+    from dspt.data import open_dataset
+    from dspt.internal.files import check_free
+    from dspt.workflows.audit import audit
+
+    if table is not None:
+        if table.suffix not in (".csv", ".parquet", ".json"):
+            raise InputError(f"{table}: expected a .csv, .parquet or .json file for the table")
+        check_free(table, mark=b"is_label_issue")
+    check_out(out, data)
+    dataset = open_dataset(
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        exclude=exclude or (),
+        test_fraction=0,
+        skip_bad=True,
+    )
+    if template is not None:
+        dataset = replace(dataset, template=template)
+    found = audit(dataset, out, model, reporter(quiet), budget=budget, look=look, cache=cache, device=device)
+    if table is not None:
+        write_table(found, table)
+    told = summary(found)
+    if json_output:
+        print_json(
+            {**told, "report": str(out), "page": str(out / "index.html"), "table": str(table or out / "audit.csv")}
+        )
+        return
+    print(*_lines(found, told), sep="\n")
+    print()
+    print(f"report   {out / 'index.html'}   open it in a browser")
+    print(f"table    {table or out / 'audit.csv'}")
+    print(f"next     dspt review {_quoted(out)}")
+
+
+def _lines(found: Any, told: dict[str, Any]) -> list[str]:
+    """Return what an audit has found, for a terminal."""
+    from dspt.auditing.report import headline, tells
+
+    lines = [f"{printable(found.source)}: {told['samples']:,} samples, {told['classes']} classes", headline(found)]
+
+    def add(name: str, text: str) -> None:
+        lines.append(f"  {name:<14}{text}")
+
+    if tells(found):
+        add("called wrong", f"{told['label_issues']:,}, the surest first on the page")
+        most = [f"{pair['given']} -> {pair['proposed']} {pair['count']:,}" for pair in told["most_confused"][:3]]
+        if most:
+            add("most often", ", ".join(most))
+    if told["duplicate_groups"]:
+        differ, leaks = told["duplicates_with_different_labels"], told["duplicates_in_train_and_test"]
+        more = [f"{differ:,} with different labels"] * bool(differ) + [f"{leaks:,} in train and test"] * bool(leaks)
+        groups = "1 group" if told["duplicate_groups"] == 1 else f"{told['duplicate_groups']:,} groups"
+        add("duplicates", ", ".join([groups, *more]))
+    if told["outliers"]:
+        add("fits no class", f"{told['outliers']:,}")
+    if told["image_issues"]:
+        add("images", ", ".join(f"{count:,} {name}" for name, count in told["image_issues"].items()))
+    if told["unusable"]:
+        add("not readable", f"{told['unusable']:,}: {found.unusable[0].name} ({found.unusable[0].reason}), ...")
+    for pair in told["inseparable_classes"][:3]:
+        one, other = pair["classes"]
+        add("classes", f"{one!r} and {other!r} cannot be told apart")
+    return lines
+
+
+@app.command(name="review")
+def review_labels(
+    report: Report,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write the corrected labels here and end: a .csv, .jsonl or .parquet manifest, or a folder."),
+    ] = None,
+    to: Annotated[str, typer.Option("--format", help=f"What --export writes: {', '.join(_FORMATS)}.")] = "manifest",
+    apply: Annotated[
+        Path | None,
+        typer.Option(help="Copy the images to this new folder, each to its corrected class, and end."),
+    ] = None,
+    take: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Take corrections from this file: a table with item and label, Label Studio's or FiftyOne's JSON.",
+        ),
+    ] = None,
+    accept: Annotated[
+        float | None,
+        typer.Option(help="Besides your decisions, take proposals that are at least so probable, such as 0.95."),
+    ] = None,
+    overwrite: Replace = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look at the labels of a report and fix them in the browser; then write what came of it.
+
+    Without --export, --apply or --import the page is served on this machine alone until Ctrl-C; every decision is
+    saved the moment it is made. The images themselves are never changed.
+
+    \b
+    Examples:
+      dspt review report/
+      dspt review report/ --export corrected.csv
+      dspt review report/ --export corrected.csv --accept 0.95
+      dspt review report/ --apply corrected_photos/
+      dspt review report/ --import corrections.csv
+      dspt review report/ --export for_label_studio/ --format label-studio
+    """
+    from dspt.auditing import folder
+    from dspt.review.decisions import Decisions
+
+    if to not in _FORMATS:
+        raise InputError(f"format {to!r}: expected one of {', '.join(_FORMATS)}")
+    if export is not None and apply is not None:
+        raise InputError("export and apply: give one of them at a time")
+    audit = folder.load(report)
+    told: dict[str, Any] = {"report": str(report)}
+    if take is not None:
+        from dspt.review.exchange import read_corrections
+
+        corrections = read_corrections(take, audit)
+        with Decisions(report / folder.DECISIONS, audit.items, audit.class_names) as decisions:
+            for row, decision in corrections.items():
+                decisions.decide([row], decision.action, decision.label if decision.label >= 0 else None)
+        told["imported"] = len(corrections)
+    if export is not None or apply is not None:
+        told |= _written(report, audit, export, apply, to, accept, overwrite, reporter(quiet))
+    if take is None and export is None and apply is None:
+        _serve(report, port, open_browser, quiet)
+        return
+    if json_output:
+        print_json(told)
+        return
+    if "imported" in told:
+        print(f"{told['imported']:,} corrections were taken from {take}")
+    if (where := export or apply) is not None:
+        print(
+            f"{told['written']:,} samples, {told['relabelled']:,} with another label, {told['removed']:,} removed; "
+            f"{told['person']:,} decided by a person, {told['accepted']:,} accepted: {where}"
+        )
+        if export is not None and to == "manifest":
+            print(f"next     dspt train {_quoted(export)} --out runs/corrected")
+
+
+def _written(
+    report: Path,
+    audit: Any,
+    export: Path | None,
+    apply: Path | None,
+    to: str,
+    accept: float | None,
+    overwrite: bool,
+    progress: Any,
+) -> dict[str, Any]:
+    """Return what was counted when the corrected labels were written."""
+    from dspt.auditing import folder
+    from dspt.review import corrected, exchange
+    from dspt.workflows.audit import decided, refit
+
+    decisions = decided(report, audit)
+    if accept is not None and decisions:
+        audit = refit(report, decisions, audit)  # what was decided makes the proposals better
+    paths = folder.load_paths(report)
+    files = None if any(path is None for path in paths) else [path for path in paths if path is not None]
+    if apply is not None:
+        return {**corrected.apply_to_copy(audit, decisions, files, apply, accept, progress), "folder": str(apply)}
+    assert export is not None
+    if to == "manifest":
+        counts = corrected.write_manifest(audit, decisions, export, files, accept, overwrite)
+    elif to == "labels":
+        counts = corrected.write_labels(audit, decisions, export, accept, overwrite)
+    else:
+        counts = exchange.export(audit, decisions, export, to, files, accept)
+    return {**counts, "file": str(export)}
+
+
+def _serve(report: Path, port: int, open_browser: bool, quiet: bool) -> None:
+    from dspt.review.server import serve
+    from dspt.workflows.audit import refit
+
+    serve(report, port=port, say=print, open_browser=open_browser, refit=refit)
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))

@@ -1,0 +1,130 @@
+"""From a source to a report about its labels, and from decisions to better ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dspt.auditing import folder, report
+from dspt.auditing.audit import Audit
+from dspt.auditing.samples import audit_dataset, judged_again
+from dspt.data import Dataset
+from dspt.data.images import BadImage, open_image
+from dspt.internal.errors import InputError
+from dspt.internal.files import locked_folder
+from dspt.internal.names import AUTO
+from dspt.internal.progress import Reporter
+from dspt.review.decisions import REMOVE, Decision, Decisions
+from dspt.workflows.train import say_notes
+
+# What was seen of images, kept for the next audit into the same folder.
+_LOOKS = ".looks.npy"
+
+
+def audit(
+    dataset: Dataset,
+    out: Path,
+    model: str = AUTO,
+    reporter: Reporter | None = None,
+    *,
+    budget: int | None = None,
+    look: bool = True,
+    cache: Path | None = None,
+    device: str = "auto",
+) -> Audit:
+    """Return what was found about the labels of a dataset, after writing the report about it.
+
+    What somebody has decided about an earlier report in the same folder stays, and is believed.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Opened so that nothing is held out, and bad entries are skipped.
+    out : Path
+        The report folder; one that is there is made again, and images that were seen before are not opened again.
+    model : str
+        A CLIP checkpoint, "auto", or "none" for features alone.
+    reporter : Reporter, optional
+        Shows how far the work is.
+    budget : int, optional
+        How many labels somebody will look at: the page shows as many, the most doubtful ones.
+    look : bool
+        Also look at the images themselves: sizes, blur, duplicates.
+    cache : Path, optional
+        The folder of the feature store.
+    device : str
+        Where images are encoded.
+    """
+    reporter = reporter or Reporter(silent=True)
+    if budget is not None and budget < 1:
+        raise InputError(f"budget = {budget}: expected at least 1 look")
+    if not len(dataset.train.labels):
+        raise InputError(f"{dataset.name}: it has no samples whose labels could be judged")
+    out = Path(out)
+    folder.check_out(out, dataset.root)
+    say_notes(dataset, reporter)
+    with locked_folder(out, f"report folder {out}", "another process is making a report in it"):
+        found, _ = audit_dataset(
+            dataset,
+            model,
+            reporter,
+            look=look,
+            cache=cache,
+            device=device,
+            memory=out / _LOOKS if look and not dataset.holds_features else None,
+            budget=budget or 0,
+        )
+
+        def picture(row: int) -> Image.Image | None:
+            item: Any = found.items[row]
+            if isinstance(item, np.ndarray) and item.dtype.kind == "f":
+                return None
+            try:
+                return open_image(item)
+            except BadImage:  # it was there a moment ago
+                return None
+
+        told = found.audit
+        if before := decided(out, told):
+            told = _in_light_of(before, told, found.evidence)
+        folder.begin(out)
+        report.write_page(told, out, picture, budget, reporter)
+        folder.save(told, out, found.evidence, found.paths)
+    return told
+
+
+def refit(out: Path, decisions: Mapping[int, Decision], audit: Audit | None = None) -> Audit:
+    """Return the audit of a report, its labels judged again in the light of what a person has decided.
+
+    Parameters
+    ----------
+    out : Path
+        The report folder; nothing in it changes.
+    decisions : dict
+        What was decided about each row.
+    audit : Audit, optional
+        The audit in the folder, if it was read already.
+    """
+    return _in_light_of(decisions, audit or folder.load(out), folder.load_evidence(out))
+
+
+def decided(out: Path, audit: Audit) -> dict[int, Decision]:
+    """Return what a person has decided about the rows of a report, as far as anything was."""
+    path = Path(out) / folder.DECISIONS
+    if not path.exists():
+        return {}
+    with Decisions(path, audit.items, audit.class_names) as decisions:
+        return decisions.current()
+
+
+def _in_light_of(decisions: Mapping[int, Decision], audit: Audit, evidence: folder.Evidence) -> Audit:
+    known = np.full(len(audit.labels), -1)
+    removed = np.zeros(len(audit.labels), bool)
+    for row, decision in decisions.items():
+        known[row] = decision.label
+        removed[row] = decision.action == REMOVE
+    return judged_again(audit, evidence, known, removed)
