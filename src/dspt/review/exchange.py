@@ -125,7 +125,7 @@ def _cleanlab(found: _Found, folder: Path) -> None:
 
 
 def _fiftyone(found: _Found, folder: Path) -> None:
-    audit = found.audit
+    audit, names, quality = found.audit, found.names, found.audit.label_quality
     proposed, _ = audit.ranked
     stems = [os.path.splitext(item)[0] for item in audit.items]
     # A sample is known by its path without the extension there: two may differ in that alone.
@@ -134,23 +134,23 @@ def _fiftyone(found: _Found, folder: Path) -> None:
     for row, key in enumerate(keys):
         file, label = os.path.abspath(found.files[row]), int(found.labels[row])
         images[f"{key}{os.path.splitext(file)[1] or '.image'}"] = file
-        about = {"given_label": found.names[audit.labels[row]], "decided_by": found.sources[row]}
+        about = {"given_label": names[audit.labels[row]], "decided_by": found.sources[row]}
         truth[key] = None if label < 0 else {"label": label, "attributes": about}
         predictions[key] = {
             "label": int(proposed[row]),
             "confidence": float(audit.probabilities[row, proposed[row]]),
             "attributes": {
                 "is_label_issue": bool(audit.is_label_issue[row]),
-                "label_quality": float(audit.label_quality[row]),
+                "label_quality": float(quality[row]),
             },
         }
     write_json(folder / "data.json", images)
-    write_json(folder / "labels.json", {"classes": found.names, "labels": truth})
-    write_json(folder / "predictions.json", {"classes": found.names, "labels": predictions})
+    write_json(folder / "labels.json", {"classes": names, "labels": truth})
+    write_json(folder / "predictions.json", {"classes": names, "labels": predictions})
 
 
 def _label_studio(found: _Found, folder: Path) -> None:
-    audit, names = found.audit, found.names
+    audit, names, quality = found.audit, found.names, found.audit.label_quality
     proposed, _ = audit.ranked
 
     def choice(name: str, value: str) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def _label_studio(found: _Found, folder: Path) -> None:
             _IMAGE: f"{found.address}{quote(item)}" if found.address else local,
             "item": item,
             "given_label": names[audit.labels[row]],
-            "label_quality": float(audit.label_quality[row]),
+            "label_quality": float(quality[row]),
         }
         score = float(audit.probabilities[row, proposed[row]])
         made = {"model_version": "dspt", "score": score, "result": choice(_LABEL, names[proposed[row]])}
