@@ -31,7 +31,7 @@ from dspt.internal.threads import in_threads
 OpenPicture = Callable[[int], Image.Image | None]
 
 # The side of a thumbnail, and how many of them a sheet has in a row and in a column.
-SIDE, ACROSS = 112, 10
+SIDE, ACROSS = 128, 10
 PER_SHEET = ACROSS**2
 # So many bytes of sheets are put into the page itself; it stays quick to open. The others lie beside it.
 EMBEDDED_BYTES = 6_000_000

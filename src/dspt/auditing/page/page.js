@@ -23,7 +23,7 @@ function make(tag, attributes, ...children) {
 const key = text => make("kbd", {}, text);
 const number = value => Math.round(value).toLocaleString("en");
 const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
-const percent = share => share > 0 && share < 0.005 ? "under 1 %" : share < 1 && share > 0.995 ? "over 99 %" : `${Math.round(100 * share)} %`;
+const percent = share => share > 0 && share < 0.005 ? "< 1 %" : share < 1 && share > 0.995 ? "> 99 %" : `${Math.round(100 * share)} %`;
 
 // Colours: what the system says, until somebody chooses.
 const theme = {
@@ -96,7 +96,7 @@ function showOverview() {
   $("worst").hidden = worst.length === 0;
   const showWorst = all => {
     const top = Math.max(...worst.map(one => one[1]), 0.01);
-    $("worst-list").replaceChildren(...(all ? worst : worst.slice(0, 8)).map(([label, rate, total]) => {
+    $("worst-list").replaceChildren(...(all ? worst : worst.slice(0, 10)).map(([label, rate, total]) => {
       const bar = make("i");
       bar.style.setProperty("--part", rate / top);
       return make("li", {}, make("button", { type: "button", title: "Show its suspects", onclick: () => choosePair(label, -1) },
@@ -106,7 +106,7 @@ function showOverview() {
     }));
   };
   showWorst(false);
-  $("worst-more").hidden = worst.length <= 8;
+  $("worst-more").hidden = worst.length <= 10;
   $("worst-more").textContent = `Show all ${number(worst.length)} classes with wrong labels`;
   $("worst-more").addEventListener("click", () => { showWorst(true); $("worst-more").hidden = true; });
 
@@ -121,7 +121,7 @@ function showOverview() {
       const value = counts[i][j];
       if (value < 0.05) return make("td");
       const cell = make("button", {
-        type: "button", class: value / most > 0.5 ? "strong" : "", "aria-pressed": "false", "data-pair": `${from}-${to}`,
+        type: "button", "aria-pressed": "false", "data-pair": `${from}-${to}`,
         title: `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
         "aria-label": `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
         onclick: () => choosePair(from, to),
@@ -129,6 +129,7 @@ function showOverview() {
       cell.style.setProperty("--part", value / most);
       return make("td", {}, cell);
     })));
+  $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "2rem");
   $("heat").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
   if (shown.length && shown.length < classes.length)
     $("confusion-hint").textContent += ` The ${shown.length} classes most often confused, of ${number(classes.length)}.`;
@@ -158,9 +159,9 @@ function tabs() {
   const issues = Object.entries(findings.issues);
   const list = [
     ["suspects", data.summary.budget === null ? "Wrong labels" : "Worth a look", count, null, ""],
-    ["conflicts", "Twice, labelled differently", groups.filter(g => g.differ).length, { groups: groups.filter(g => g.differ) },
+    ["conflicts", "Conflicting duplicates", groups.filter(g => g.differ).length, { groups: groups.filter(g => g.differ) },
       "The same image more than once, with different labels. At least one of the labels is wrong."],
-    ["leaks", "In train and test", groups.filter(g => g.leak).length, { groups: groups.filter(g => g.leak) },
+    ["leaks", "Leaks to test", groups.filter(g => g.leak).length, { groups: groups.filter(g => g.leak) },
       "The same image in what is learnt from and in what is tested on. Figures of accuracy are better than they should be."],
     ["duplicates", "Duplicates", groups.length, { groups },
       "The same image more than once: byte for byte, or nearly the same to look at."],
@@ -169,7 +170,7 @@ function tabs() {
     ["issues", "Image problems", new Set(issues.flatMap(one => one[1])).size, { issues }, "Images that are hard to learn from."],
     ["unusable", "Unusable files", findings.unusable.length, { head: ["File", "Reason", "Part"], rows: findings.unusable },
       "Files that could not be read; they are not among the labels counted above."],
-    ["alike", "Classes hard to tell apart", findings.inseparable.length,
+    ["alike", "Classes alike", findings.inseparable.length,
       { head: ["One class", "Other class", "Could be either"], rows: findings.inseparable.map(([a, b, share]) => [classes[a], classes[b], percent(share)]) },
       "Pairs of classes that the images do not tell apart. Labels within a pair cannot be judged; perhaps the two are one class."],
   ];
@@ -222,7 +223,7 @@ function showOther(content) {
   };
   const tiles = some => make("ul", { class: "tiles" }, ...some.map(tile));
   $("other-chips").hidden = !content.issues;
-  if (content.groups) draw(content.groups, GROUPS, some => make("div", {}, ...some.map(group)));
+  if (content.groups) draw(content.groups, GROUPS, some => make("div", { class: "groups" }, ...some.map(group)));
   else if (content.tiles) draw(content.tiles, PAGE, tiles);
   else if (content.issues) {
     const titles = { tiny: "Tiny", odd_size: "Unusual size", odd_aspect_ratio: "Unusual shape", blank: "Blank", dark: "Dark", light: "Light", blurry: "Blurry" };
@@ -405,15 +406,19 @@ function card(i, place) {
     picture,
     make("div", { class: "sides" },
       side("given", "given", from, suspects.quality[i], both && both[0]),
-      side("proposed", "proposed", to, suspects.p[i], both && both[1]),
+      side("proposed", "proposed", to, suspects.p[i], both && both[1])),
+    make("div", { class: "foot" },
       classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
-        ? make("p", { class: "runner" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
-      REVIEW ? make("p", { class: "verdict" }) : ""),
-    REVIEW ? make("div", { class: "buttons" },
-      ...[["keep", `Keep ${classes[from]}`, "k"], ["take", `Take ${classes[to]}`, "p"], ["other", "Other", "c"], ["remove", "Remove", "x"]].map(([what, text, letter]) =>
-        make("button", { type: "button", "data-what": what, title: text, onclick: event => { event.stopPropagation(); moveTo(place); act(what, [i]); } }, make("span", { dir: "auto" }, text), key(letter)))) : "",
-    like > 1 ? make("button", { type: "button", class: "like quiet", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
-      `Select all ${number(like)} like this`, " ", key("l")) : "");
+        ? make("p", { class: "runner", dir: "auto" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
+      REVIEW ? make("p", { class: "verdict", dir: "auto" }) : "",
+      like > 1 ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
+        `Select ${number(like)} like this`, " ", key("l")) : ""),
+    REVIEW ? make("div", { class: "buttons", role: "group", "aria-label": "Decision" },
+      ...[["keep", "Keep", `Keep ${classes[from]}`, "k"], ["take", "Take", `Take ${classes[to]}`, "p"], ["other", "Other", "Choose another class", "c"], ["remove", "Remove", "Remove the image from the set", "x"]]
+        .map(([what, text, title, letter]) => make("button", {
+          type: "button", "data-what": what, title, "aria-label": title,
+          onclick: event => { event.stopPropagation(); moveTo(place); act(what, [i]); },
+        }, text, key(letter)))) : "");
   element.addEventListener("click", event => {
     if (event.target.closest("button, label, a")) return;
     if (event.shiftKey || event.ctrlKey || event.metaKey) { event.preventDefault(); toggle(place, event.shiftKey); }
@@ -449,11 +454,11 @@ function mark() {
   if ($("zoom").open) showZoom();
 }
 
-function focusCard() {
+function focusCard(scroll = true) {
   const element = $("cards").querySelector(`[data-place="${cursor}"]`);
   if (!element) return;
   if (!document.querySelector("dialog[open]")) element.focus({ preventScroll: true });
-  element.scrollIntoView({ block: "nearest" });
+  if (scroll) element.scrollIntoView({ block: "nearest" });
 }
 
 function moveTo(place) {
@@ -527,10 +532,9 @@ function showDock() {
   $("progress-line").hidden = count === 0;
   $("progress").max = Math.max(count, 1);
   $("progress").value = decided;
-  const words = [`${number(decided)} of ${plural(count, "label", "labels")} decided`];
-  const left = Math.max(0, data.summary.expected - settled);
-  words.push(decided < count ? `about ${number(left)} wrong ${Math.round(left) === 1 ? "one" : "ones"} left in the list` : "the list is done");
-  if (data.summary.expected_everywhere !== null) words.push(`about ${number(Math.max(0, data.summary.expected_everywhere - settled))} in the whole set`);
+  const words = [decided === count ? `All ${number(count)} decided` : `${number(decided)} of ${number(count)} decided`];
+  const left = Math.max(0, data.summary.expected - settled), everywhere = data.summary.expected_everywhere;
+  words.push(`about ${number(left)} wrong left here${everywhere === null ? "" : `, ${number(Math.max(0, everywhere - settled))} in the whole set`}`);
   if (decided) words.push(`you agreed with ${number(agreed)} (${percent(agreed / decided)})`);
   $("progress-words").textContent = words.join(" · ");
 }
@@ -864,7 +868,7 @@ async function open() {
     $("refit").addEventListener("click", refit);
     $("dock").hidden = false;
     start();
-    focusCard();
+    focusCard(remote.size > 0);
     document.documentElement.dataset.unsaved = 0;
     addEventListener("beforeunload", event => { if (queue.length) event.preventDefault(); });
     document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
