@@ -1,0 +1,435 @@
+"""What an audit finds, and the folder it is kept in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image, ImageFilter
+
+import dspt
+from dspt import PromptClassifier
+from dspt.auditing import folder
+from dspt.auditing.audit import COLUMNS, Audit
+from dspt.auditing.judge import judge, nearest_examples
+from dspt.auditing.pictures import look_at_all
+from dspt.auditing.samples import audit_dataset
+from dspt.data.dataset import Dataset, Split
+from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
+from dspt.review.decisions import Decision
+from dspt.workflows.audit import audit, refit
+
+CLASSES = ("ant", "bee", "cow", "doe")
+QUIET = Reporter(silent=True)
+
+
+def clouds(n=320, apart=3.0, seed=0, classes=4):
+    random = np.random.default_rng(seed)
+    means = apart * random.standard_normal((classes, 12))
+    true = np.arange(n) % classes
+    return (means[true] + random.standard_normal((n, 12))).astype(np.float32), true
+
+
+def noisy(true, rate=0.2, kind="pair", classes=4):
+    return np.asarray(dspt.corrupt(true, classes, kind, rate))
+
+
+def made(probabilities, labels, **facts) -> Audit:
+    """Return an audit with these probabilities and nothing else of note."""
+    n, classes = np.shape(probabilities)
+    usual = {
+        "source": "x",
+        "class_names": CLASSES[:classes],
+        "items": tuple(f"{i}.png" for i in range(n)),
+        "splits": ("train",) * n,
+        "noise_rate": 0.1,
+        "noise_rate_error": 0.02,
+        "can_tell": True,
+        "class_noise_rates": np.zeros(classes),
+        "fits_no_class": np.full(n, 0.5, np.float32),
+        "is_outlier": np.zeros(n, bool),
+    }
+    return Audit(
+        **{**usual, **facts}, labels=np.asarray(labels), probabilities=np.asarray(probabilities, dtype=np.float32)
+    )
+
+
+class TestTheTable:
+    def test_has_a_row_a_sample_in_order_and_finds_the_wrong_labels(self):
+        x, true = clouds()
+        labels = noisy(true)
+        found = dspt.audit(x, labels, model=None)
+        assert found.columns.tolist() == [name for name in COLUMNS if name not in ("item", "split")]
+        assert found.index.tolist() == list(range(len(x)))
+        wrong = labels != true
+        assert (found.is_label_issue.to_numpy() == wrong).mean() > 0.97
+        assert (found.given_label == labels).all()
+        assert (found.predicted_label == true).mean() > 0.97
+        assert abs(found.attrs["noise_rate"] - 0.2) <= 2 * found.attrs["noise_rate_error"]
+
+    def test_labels_come_back_as_they_were_written(self):
+        x, true = clouds()
+        found = dspt.audit(x, np.array(CLASSES)[noisy(true)], model=None)
+        assert set(found.predicted_label) == set(CLASSES)
+        assert (found.predicted_label == np.array(CLASSES)[true]).mean() > 0.97
+
+    def test_tells_what_the_probabilities_tell(self):
+        """Worked out by hand: sure and right, sure and wrong, undecided."""
+        found = made(
+            [[0.9, 0.08, 0.02], [0.9, 0.08, 0.02], [0.25, 0.35, 0.4]],
+            [0, 1, 2],
+            class_noise_rates=np.array([0.1, 0.92, 0.6]),
+            duplicate_groups=((0, 2),),
+        ).table()
+        assert found.is_label_issue.tolist() == [False, True, False]
+        np.testing.assert_allclose(found.label_quality, [0.9, 0.08, 0.4])
+        assert found.predicted_label.tolist() == ["ant", "ant", "cow"]
+        assert found.runner_up.tolist() == ["bee", "bee", "bee"]
+        np.testing.assert_allclose(found.runner_up_probability, [0.08, 0.08, 0.35])
+        assert found.is_near_boundary.tolist() == [False, False, True]
+        assert found.class_noise_rate.tolist() == [0.1, 0.92, 0.6]
+        assert found.duplicate_group.tolist() == [0, pd.NA, 0]
+
+    def test_the_best_spent_looks_are_the_most_doubtful_labels(self):
+        found = made([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.4, 0.6]], [0, 0, 0, 0])
+        assert found.looks(3).tolist() == [1, 3, 2]
+        assert found.suspects.tolist() == [1, 3]
+        assert found.looks(100).tolist() == [1, 3, 2, 0]
+
+    def test_confusion_is_the_expected_number_of_each_mistake(self):
+        found = made([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]], [0, 0, 1]).confusion()
+        np.testing.assert_allclose(found, [[1.1, 0.9], [0.5, 0.5]], rtol=1e-6)
+
+    def test_calls_nothing_wrong_where_nothing_can_be_told(self):
+        random = np.random.default_rng(0)
+        found = dspt.audit(random.standard_normal((60, 8)), random.integers(0, 3, 60), model=None)
+        assert not found.attrs["can_tell"]
+        assert not found.is_label_issue.any()
+        assert (found.predicted_label == found.given_label).all()
+
+    def test_with_names_uses_the_text_tower(self, text_tower):
+        x, true = clouds()
+        x = np.pad(x, ((0, 0), (0, 4)))
+        found = dspt.audit(x, noisy(true), str(text_tower), CLASSES)
+        assert len(found) == len(x)
+        with pytest.raises(InputError, match=r"features: 12 wide, but .* gives class features of width 16"):
+            dspt.audit(x[:, :12], noisy(true), str(text_tower), CLASSES)
+
+    def test_the_classifier_audits_with_its_own_model_fitted_or_not(self, text_tower):
+        x, true = clouds()
+        x = np.pad(x, ((0, 0), (0, 4)))
+        expected = dspt.audit(x, noisy(true), str(text_tower), CLASSES)
+        found = PromptClassifier(str(text_tower), class_names=CLASSES).audit(x, noisy(true))
+        pd.testing.assert_frame_equal(found, expected)
+
+    def test_what_somebody_has_seen_is_believed(self):
+        x, true = clouds()
+        known = np.where(np.arange(len(x)) == 3, (true + 2) % 4, -1)
+        found = dspt.audit(x, true, model=None, known=known)
+        assert found.predicted_label[3] == known[3]
+
+    def test_an_image_that_cannot_be_read_has_a_row_of_its_own(self, photos, clip):
+        (photos / "cat" / "broken.png").write_bytes(b"no image")
+        paths = sorted(map(str, photos.glob("*/*.png")))
+        labels = [os.path.basename(os.path.dirname(path)) for path in paths]
+        found = dspt.audit(paths, labels, clip)
+        bad = next(i for i, path in enumerate(paths) if path.endswith("broken.png"))
+        assert found.index.tolist() == list(range(len(paths)))
+        assert found.image_issues[bad] == "broken"
+        assert found.given_label[bad] == "cat"
+        assert pd.isna(found.label_quality[bad])
+        assert found.label_quality.drop(bad).notna().all()
+
+    @pytest.mark.parametrize(
+        ("labels", "options", "sentence"),
+        [
+            ([0, 1], {}, "labels: 2 of them for 4 samples"),
+            ([0, 1, 2, 7], {"class_names": CLASSES}, "y: expected 0..3 for 4 classes, found 7 at row 3"),
+            ([0, 1, 2, 3], {"model": "embedded"}, "class_names: needed, since y holds numbers"),
+            (["a", "a", "a", "a"], {}, "found 1 classes; at least two are needed"),
+            ([0, 1, 2, 3], {"class_names": ("a", "a", "b", "c")}, "'a' is there twice"),
+        ],
+    )
+    def test_bad_input_is_one_sentence(self, labels, options, sentence):
+        with pytest.raises(InputError, match=sentence):
+            dspt.audit(np.eye(4, 6), labels, **{"model": None, **options})
+
+
+class TestTheJudge:
+    def test_class_rates_are_the_mean_doubt_of_the_labels_given_as_a_class(self):
+        x, true = clouds()
+        labels = noisy(true, 0.3)
+        judged = judge(x, labels, 5)
+        doubt = 1 - judged.posterior.label_quality
+        for c in range(4):
+            assert judged.class_noise_rates[c] == pytest.approx(doubt[labels == c].mean(), rel=1e-5)
+        assert np.isnan(judged.class_noise_rates[4])
+
+    def test_strangers_fit_no_class(self):
+        x, true = clouds()
+        strangers = 12 * np.random.default_rng(5).standard_normal((6, 12)).astype(np.float32)
+        judged = judge(np.concatenate([x, strangers]), np.concatenate([true, [0, 1, 2, 3, 0, 1]]), 4)
+        assert judged.is_outlier[-6:].all()
+        assert judged.is_outlier[:-6].mean() < 0.02
+        assert judged.fits_no_class[-6:].min() > np.quantile(judged.fits_no_class[:-6], 0.98)
+        assert 0.4 < np.median(judged.fits_no_class) < 0.6
+
+    def test_classes_that_are_one_are_told(self):
+        x, true = clouds(classes=4)
+        coin = np.random.default_rng(1).integers(0, 2, len(x))
+        labels = np.where(true == 3, np.where(coin, 3, 4), true)  # what is one class has two names
+        pairs = judge(x, labels, 5).inseparable
+        assert [pair[:2] for pair in pairs] == [(3, 4)]
+        assert judge(x, true, 4).inseparable == ()
+
+    def test_examples_are_the_nearest_surely_right_images_of_both_classes(self):
+        x, true = clouds(n=80)
+        labels = true.copy()
+        labels[7] = (true[7] + 1) % 4
+        quality = np.where(np.arange(80) == 7, 0.01, 0.99)
+        quality[11] = 0.5  # not sure enough to be shown
+        found = nearest_examples(x, labels, true, quality, np.array([7]))
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        for side, c in enumerate((labels[7], true[7])):
+            pool = [i for i in range(80) if labels[i] == true[i] == c and i not in (7, 11)]
+            expected = sorted(pool, key=lambda i: -float(unit[i] @ unit[7]))[:3]
+            assert found[7, side].tolist() == expected
+        assert (np.delete(found, 7, axis=0) == -1).all()
+
+    @pytest.mark.parametrize(
+        ("x", "labels"),
+        [
+            (np.zeros((10, 3)), [0, 1] * 5),
+            (np.eye(2, 3), [0, 1]),
+            (np.random.default_rng(0).standard_normal((5, 200)), [0, 0, 1, 1, 2]),
+            (np.ones((6, 2)), [0] * 6),
+        ],
+    )
+    def test_odd_sets_give_numbers(self, x, labels):
+        found = judge(x.astype(np.float32), np.array(labels), 3)
+        assert np.isfinite(found.fits_no_class).all()
+        assert found.fits_no_class.shape == (len(x),)
+
+
+def picture(kind, size=(96, 96)):
+    """Return squares with some noise on them, and something the matter with them."""
+    random = np.random.default_rng(len(kind))
+    x, y = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
+    squares = 60 + 130 * ((x // 24 + y // 24 + len(kind)) % 2)
+    pixels = np.clip(squares[..., None] + 20 * random.standard_normal((size[1], size[0], 3)), 0, 255)
+    if kind == "light":
+        pixels[:] = 255
+        pixels[:16, :16] = 0
+    levels = {"blank": lambda p: p * 0 + 200, "dark": lambda p: p / 4}
+    image = Image.fromarray(levels.get(kind, lambda p: p)(pixels).astype(np.uint8))
+    return image.filter(ImageFilter.GaussianBlur(9)) if kind == "blurry" else image
+
+
+class TestALookAtTheImages:
+    @pytest.mark.parametrize("kind", ["", "blank", "dark", "light", "blurry"])
+    def test_tells_what_is_the_matter(self, kind):
+        usual = [picture(str(i)) for i in range(5)]
+        assert look_at_all([*usual, picture(kind)], QUIET).issues == ("",) * 5 + (kind,)
+
+    @pytest.mark.parametrize(
+        ("size", "issues"), [((20, 24), "tiny"), ((5, 5), "tiny;odd_size"), ((300, 60), "odd_aspect_ratio")]
+    )
+    def test_sizes_are_odd_beside_the_others(self, size, issues):
+        usual = [picture(str(i)) for i in range(5)]
+        assert look_at_all([*usual, picture("", size)], QUIET).issues[-1] == issues
+
+    def test_a_set_of_small_images_has_no_tiny_ones(self):
+        assert look_at_all([picture(str(i), (28, 28)) for i in range(5)], QUIET).issues == ("",) * 5
+
+    def test_copies_are_found_the_same_byte_for_byte_first(self, tmp_path):
+        one, other = picture("one"), picture("another")
+        one.save(tmp_path / "a.png")
+        (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes())
+        other.save(tmp_path / "c.png")
+        other.resize((80, 80)).save(tmp_path / "d.png")
+        found = look_at_all([str(tmp_path / f"{name}.png") for name in "abcd"], QUIET)
+        assert found.duplicate_groups[0] == (0, 1)
+        assert found.identical_groups == 1
+
+    def test_what_was_seen_is_not_opened_again(self, tmp_path, monkeypatch):
+        files = []
+        for i in range(4):
+            picture(str(i)).save(tmp_path / f"{i}.png")
+            os.utime(tmp_path / f"{i}.png", (1e9, 1e9))
+            files.append(str(tmp_path / f"{i}.png"))
+        # a file that has just been made may change again within a tick of its clock, and is not remembered
+        monkeypatch.setattr("dspt.features.contents.SETTLED", -1.0)
+        first = look_at_all(files[:3], QUIET, tmp_path / "looks.npy")
+        opened = []
+        real = dspt.auditing.pictures._record
+        monkeypatch.setattr("dspt.auditing.pictures._record", lambda item: opened.append(item) or real(item))
+        again = look_at_all(files, QUIET, tmp_path / "looks.npy")
+        assert opened == files[3:]
+        assert again.issues[:3] == first.issues
+        (tmp_path / "looks.npy").write_bytes(b"damaged")
+        look_at_all(files, QUIET, tmp_path / "looks.npy")
+        assert len(opened) == 1 + 4
+
+
+def dataset(n=120, rate=0.2):
+    x, true = clouds(n)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    labels = noisy(true, rate)
+    cut = 3 * n // 4
+    return Dataset(
+        "clouds", CLASSES, Split(unit[:cut], labels[:cut]), Split(unit[cut:], labels[cut:]), source="clouds.npz"
+    )
+
+
+class TestTheFolder:
+    def test_gives_back_what_was_saved(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none")
+        again = folder.load(tmp_path / "report")
+        pd.testing.assert_frame_equal(again.table(), found.table())
+        assert again.splits.count("test") == 30
+        assert folder.summary(again) == folder.summary(found)
+        np.testing.assert_array_equal(again.examples, found.examples)
+        table = pd.read_csv(tmp_path / "report" / "audit.csv")
+        assert table.columns.tolist() == list(COLUMNS)
+        assert table.is_label_issue.tolist() == found.is_label_issue.tolist()
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "report" / "audit.parquet"), found.table())
+        assert (tmp_path / "report" / "index.html").exists()
+
+    def test_summary_says_what_is_true_of_the_set(self, tmp_path):
+        audit(dataset(), tmp_path / "report", "none")
+        told = json.loads((tmp_path / "report" / "summary.json").read_text())["summary"]
+        assert told["samples"] == 120
+        assert abs(told["noise_rate"] - 0.2) <= 2 * told["noise_rate_error"]
+        assert told["class_noise_rates"].keys() == set(CLASSES)
+
+    def test_unknown_is_null(self):
+        random = np.random.default_rng(0)
+        x = random.standard_normal((60, 8)).astype(np.float32)
+        nobody = Split(x[:0], np.empty(0, np.int64))
+        found, _ = audit_dataset(Dataset("x", CLASSES[:3], Split(x, random.integers(0, 3, 60)), nobody), "none")
+        told = folder.summary(found.audit)
+        assert told["noise_rate"] is told["noise_rate_error"] is told["label_issues"] is None
+        assert set(told["class_noise_rates"].values()) == {None}
+
+    def test_a_report_that_was_stopped_is_not_taken_for_whole(self, tmp_path, monkeypatch):
+        audit(dataset(), tmp_path / "report", "none")
+        monkeypatch.setattr(folder, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            audit(dataset(rate=0.4), tmp_path / "report", "none")
+        with pytest.raises(InputError, match=r"report .*: it was not finished; make one with 'dspt audit DATA'"):
+            folder.load(tmp_path / "report")
+
+    @pytest.mark.parametrize("name", [folder.EVIDENCE, folder.NAMES, folder.SUMMARY])
+    def test_damage_is_one_sentence(self, tmp_path, name):
+        audit(dataset(), tmp_path / "report", "none")
+        file = tmp_path / "report" / name
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        with pytest.raises(InputError, match=f"report {tmp_path / 'report'}: "):
+            folder.load(tmp_path / "report")
+
+    def test_files_of_two_reports_are_told_apart(self, tmp_path):
+        audit(dataset(), tmp_path / "one", "none")
+        audit(dataset(rate=0.4), tmp_path / "two", "none")
+        (tmp_path / "one" / folder.EVIDENCE).replace(tmp_path / "two" / folder.EVIDENCE)
+        with pytest.raises(InputError, match="its files do not belong together"):
+            folder.load(tmp_path / "two")
+
+    def test_is_not_written_over_anything_else_nor_among_the_images(self, tmp_path, photos):
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "thesis.docx").write_text("years of work")
+        with pytest.raises(InputError, match=r"it has files of something else in it \(thesis.docx\)"):
+            folder.check_out(tmp_path / "full")
+        with pytest.raises(InputError, match="it is in the folder of the images"):
+            folder.check_out(photos / "report", str(photos))
+        with pytest.raises(InputError, match="it is a file"):
+            folder.check_out(tmp_path / "full" / "thesis.docx")
+
+    def test_no_report_is_one_sentence(self, tmp_path):
+        with pytest.raises(InputError, match="no report is there"):
+            folder.load(tmp_path)
+
+    def test_decisions_make_the_rest_better_known(self, tmp_path):
+        source = dataset()
+        before = audit(source, tmp_path / "report", "none")
+        seen = before.suspects[:10].tolist()
+        decisions = {row: Decision("relabel", int(before.ranked[0][row])) for row in seen}
+        decisions[int(before.looks(200)[-1])] = Decision("remove", -1)
+        after = refit(tmp_path / "report", decisions)
+        assert not (set(seen) - set(np.flatnonzero(after.is_label_issue).tolist()))  # they are surely wrong now
+        np.testing.assert_allclose(1 - after.label_quality[seen], 1)
+        removed = int(before.looks(200)[-1])
+        np.testing.assert_array_equal(after.probabilities[removed], before.probabilities[removed])
+
+
+class TestTheCommand:
+    def test_tells_what_it_found_and_leaves_the_folder_as_it_was(self, dspt, photos, clip, tmp_path):
+        (photos / "cat" / "broken.png").write_bytes(b"no image")
+        (photos / "dog" / "copy.png").write_bytes((photos / "cat" / "0.png").read_bytes())
+
+        def contents():
+            return {
+                path: (hashlib.md5(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+                for path in photos.rglob("*")
+                if path.is_file()
+            }
+
+        before = contents()
+        status, output, _ = dspt("audit", photos, "--model", clip, "--out", "report", "-q")
+        assert status == 0
+        assert contents() == before
+        assert "not readable  1:" in output
+        assert "1 group, 1 with different labels" in output
+        assert "dspt review report" in output
+        status, output, _ = dspt("audit", photos, "--model", clip, "--out", "report", "-q", "--json")
+        told = json.loads(output)
+        assert told["samples"] == 19
+        assert told["unusable"] == 1
+        assert told["duplicates_with_different_labels"] == 1
+        assert (tmp_path / told["table"]).exists()
+
+    def test_a_test_split_is_audited_too_and_leaks_are_told(self, dspt, tmp_path, photos, clip):
+        for part in ("train", "test"):
+            (tmp_path / "both" / part).mkdir(parents=True)
+            for name in ("cat", "dog"):
+                (tmp_path / "both" / part / name).mkdir()
+        for i, file in enumerate(sorted((photos / "cat").iterdir())):
+            (tmp_path / "both" / ("train" if i < 4 else "test") / "cat" / file.name).write_bytes(file.read_bytes())
+        for i, file in enumerate(sorted((photos / "dog").iterdir())):
+            (tmp_path / "both" / ("train" if i < 4 else "test") / "dog" / file.name).write_bytes(file.read_bytes())
+        leak = tmp_path / "both" / "test" / "cat" / "leak.png"
+        leak.write_bytes((tmp_path / "both" / "train" / "cat" / "0.png").read_bytes())
+        status, output, _ = dspt("audit", "both", "--model", clip, "-q", "--json")
+        told = json.loads(output)
+        assert status == 0
+        assert told["samples"] == 13
+        assert told["duplicates_in_train_and_test"] == 1
+
+    def test_features_without_a_model(self, dspt, data, tmp_path):
+        status, output, _ = dspt("audit", data, "--json", "-q", "--table", "rows.json", "--budget", "5")
+        assert status == 0
+        assert json.loads(output)["model"] is None
+        rows = json.loads((tmp_path / "rows.json").read_text())
+        assert len(rows) == json.loads(output)["samples"]
+        assert {"is_label_issue", "label_quality"} <= rows[0].keys()
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["nowhere"], "data nowhere: no such file or folder"),
+            (["DATA", "--budget", "0"], "budget = 0: expected at least 1 look"),
+            (["DATA", "--table", "rows.doc"], "rows.doc: expected a .csv, .parquet or .json file"),
+            (["PHOTOS", "--model", "none"], "model none: it goes with features"),
+            (["PHOTOS", "--out", "PHOTOS/report"], "it is in the folder of the images"),
+        ],
+    )
+    def test_bad_input_is_one_sentence(self, dspt, data, photos, arguments, sentence):
+        arguments = [a.replace("DATA", data).replace("PHOTOS", str(photos)) for a in arguments]
+        status, _, errors = dspt("audit", *arguments, "-q")
+        assert status == 2
+        assert sentence in errors
+        assert len(errors.strip().splitlines()) == 1
