@@ -401,6 +401,27 @@ def test_a_copy_is_the_manifest_in_folders(tmp_path_factory, decided):
     assert by_content(folder / "copy") == by_content(folder / "x.csv")
 
 
+def test_every_one_of_many_of_a_name_has_its_own_number(tmp_path):
+    audit = audit_of([0, 1, 1, 1, 1], items=["0/a.png", "1/a.png", "2/a.png", "3/a.png", "4/a.png"])
+    paths = pictures(audit, tmp_path / "photos")
+    apply_to_copy(audit, {4: relabel(0)}, paths, tmp_path / "copy")
+    found = {p.relative_to(tmp_path / "copy").as_posix(): p.read_bytes() for p in (tmp_path / "copy").rglob("*.png")}
+    expected = ["cat/a.png", "dog/a.png", "dog/a (2).png", "dog/a (3).png", "cat/a (2).png"]
+    assert found == {to: Path(path).read_bytes() for to, path in zip(expected, paths, strict=True)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_name_that_is_no_text_is_copied_and_no_manifest_can_hold_it(tmp_path):
+    audit = audit_of([0, 1, 1], items=["cat/0.png", "dog/\\udcff.png", "dog/2.png"])
+    paths = [str(tmp_path / "photos" / item) for item in ("cat/0.png", "dog/\udcff.png", "dog/2.png")]
+    for path in paths:
+        picture(path)
+    with pytest.raises(InputError, match="is not UTF-8 text, which a manifest cannot hold"):
+        write_manifest(audit, {}, tmp_path / "x.csv", paths)
+    apply_to_copy(audit, {1: relabel(0)}, paths, tmp_path / "copy")
+    assert sorted(os.listdir(os.fsencode(tmp_path / "copy" / "cat"))) == [b"0.png", b"\xff.png"]
+
+
 def test_folders_below_a_class_stay(tmp_path):
     audit = audit_of([0, 0, 1], items=["cat/mon/a.png", "cat/tue/a.png", "dog/a.png"])
     apply_to_copy(audit, {1: relabel(1)}, pictures(audit, tmp_path / "photos"), tmp_path / "copy")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_corrected import DROP, NAMES, audit_of, pictures, relabel, state
+from test_corrected import DROP, NAMES, audit_of, picture, pictures, relabel, state
 
 from dspt.data import open_dataset
 from dspt.internal.errors import InputError
@@ -65,7 +65,7 @@ def test_label_issues_are_a_table_of_true_and_false(tmp_path):
     export(found_audit(), {}, tmp_path / "out", "cleanlab", None)
     table = pd.read_csv(tmp_path / "out" / "label_issues.csv")
     assert table["is_label_issue"].dtype == bool
-    assert table["is_label_issue"].tolist() == [False, True, False, True, False]
+    assert table["is_label_issue"].tolist() == [False, True, False, False, False]
 
 
 # Out: FiftyOne
@@ -167,14 +167,14 @@ def test_a_hugging_face_dataset_opens_with_the_corrected_labels(tmp_path, splits
 
     audit = found_audit(splits=splits)
     paths = pictures(audit, tmp_path / "photos")
-    export(audit, {0: relabel(1), 4: DROP}, tmp_path / "out", "huggingface", paths, accept=0.8)
+    export(audit, {0: relabel(2), 4: DROP}, tmp_path / "out", "huggingface", paths, accept=0.8)
     (tmp_path / "photos").rename(tmp_path / "gone")  # the images are in it
     dataset = open_dataset(tmp_path / "out", test_fraction=0)
     assert dataset.class_names == NAMES
     parts = [dataset.train, dataset.test]
     read = {bytes(item): label for part in parts for item, label in zip(part.items, part.labels, strict=True)}
     originals = [(tmp_path / "gone" / item).read_bytes() for item in audit.items]
-    assert read == {originals[0]: 1, originals[1]: 1, originals[2]: 1, originals[3]: 1}
+    assert read == {originals[0]: 2, originals[1]: 1, originals[2]: 1, originals[3]: 1}
     assert len(dataset.test.labels) == (1 if splits else 0)
     saved = datasets.load_from_disk(str(tmp_path / "out"))
     saved = saved["train"] if splits else saved
@@ -222,6 +222,29 @@ def test_nothing_of_the_source_is_changed_and_nothing_written_into_it(tmp_path, 
 def test_samples_without_files_go_to_cleanlab_alone(tmp_path, kind):
     with pytest.raises(InputError, match="its samples are no files"):
         export(found_audit(), {}, tmp_path / "out", kind, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_whose_name_is_no_text_goes_out_too(tmp_path, kind):
+    audit = audit_of([0, 1], items=["cat/0.png", "dog/\\udcff.png"])
+    paths = [picture(tmp_path / "photos" / "cat" / "0.png"), picture(tmp_path / "photos" / "dog" / "\udcff.png", 9)]
+    export(audit, {1: Decision(KEEP, 1)}, tmp_path / "out", kind, paths)
+    if kind == "huggingface":
+        items = open_dataset(tmp_path / "out", test_fraction=0).train.items
+        assert [bytes(item) for item in items] == [Path(path).read_bytes() for path in paths]
+    elif kind == "fiftyone":
+        assert set(fiftyone_reads(tmp_path / "out")) == set(paths)
+    elif kind == "label-studio":
+        assert read_corrections(tmp_path / "out" / "tasks.json", audit) == {1: Decision(KEEP, 1)}
+
+
+def test_a_class_that_is_only_tested_is_told_before_a_dataset_is_written(tmp_path):
+    audit = found_audit(splits=["train", "train", "train", "train", "test"])
+    paths = pictures(audit, tmp_path / "photos")
+    with pytest.raises(InputError, match="class 'red_panda' has test images and no train images"):
+        export(audit, {}, tmp_path / "out", "huggingface", paths)
+    assert os.listdir(tmp_path) == ["photos"]
 
 
 def test_an_unknown_kind_is_named(tmp_path):

@@ -66,7 +66,7 @@ def final_labels(
         if not 0.5 < accept <= 1:
             raise InputError(f"accept = {accept}: expected a probability above 0.5 and at most 1")
         proposed = audit.ranked[0]
-        taken = audit.is_label_issue & (audit.probabilities[np.arange(n), proposed] >= accept) & (proposed != labels)
+        taken = audit.is_label_issue & (audit.probabilities[np.arange(n), proposed] >= accept)
         labels[taken], source[taken] = proposed[taken], ACCEPTED
     for row, decision in decisions.items():
         if not 0 <= row < n:

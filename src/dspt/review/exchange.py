@@ -30,6 +30,7 @@ from dspt.review.corrected import (
     GIVEN,
     PERSON,
     check_files,
+    check_learnable,
     check_new_folder,
     check_outside,
     counted,
@@ -187,7 +188,8 @@ def _huggingface(found: _Found, folder: Path) -> None:
     except ImportError:
         raise InputError("Hugging Face datasets need another package: pip install 'dspt[hub]'") from None
     audit = found.audit
-    for row in np.flatnonzero(found.labels >= 0).tolist():
+    kept = check_learnable(audit, found.labels).tolist()
+    for row in kept:
         if not os.path.isfile(found.files[row]):
             raise InputError(f"{found.files[row]}: no such file; put it back, or audit the data again")
     names = list(audit.class_names)
@@ -197,7 +199,7 @@ def _huggingface(found: _Found, folder: Path) -> None:
     )
 
     def part(split: str) -> Any:
-        rows = [row for row in np.flatnonzero(found.labels >= 0).tolist() if audit.splits[row] == split]
+        rows = [row for row in kept if audit.splits[row] == split]
         columns = {
             "image": [_stored(found.files[row]) for row in rows],
             "label": found.labels[rows].tolist(),
