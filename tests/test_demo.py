@@ -37,3 +37,15 @@ def test_the_double_softmax_silences_wrong_labels_before_any_training():
     single, double = panels.values()
     assert single[~right].mean() > 1.3 * single[right].mean()
     assert double[~right].mean() < 0.7 * double[right].mean()
+
+
+def test_the_audit_finds_most_of_the_wrong_labels(dspt, tmp_path):
+    status, output, _ = dspt("demo", "--audit", "--out", tmp_path / "demo", "--json", "-q")
+    assert status == 0
+    found = json.loads(output)
+    assert found["wrong"] == 440
+    assert found["found"] > 0.6 * found["wrong"]
+    assert found["found"] > 0.8 * found["called_wrong"]
+    assert found["proposed_right"] > 0.9 * found["found"]
+    assert abs(found["noise_rate"] - 0.2) <= 2 * found["noise_rate_error"]
+    assert (tmp_path / "demo" / "report" / "index.html").exists()

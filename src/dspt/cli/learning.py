@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -326,6 +327,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the plots and run folders go.")] = Path("demo"),
     epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of noise, context and order.")] = 1,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="The second act: find the wrong labels instead of learning from them.")
+    ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -334,10 +338,15 @@ def demo(
     \b
     Examples:
       dspt demo
+      dspt demo --audit
       dspt demo --seed 2 --out demo-2 --json
     """
-    from dspt.workflows.demo import NOISES, run_demo
+    from dspt.workflows.demo import NOISES, run_audit_demo, run_demo
 
+    if audit:
+        found = run_audit_demo(out, seed, reporter(quiet))
+        print_json(found) if json_output else _print_audit(found)
+        return
     result = run_demo(out, epochs, seed, reporter(quiet))
     if json_output:
         print_json(result)
@@ -350,6 +359,21 @@ def demo(
         print(f"{title:<42}{figure(result['zero_shot'], 1):>10}{values}")
     shown = f"means of the last {min(5, epochs - 1)} epochs" if epochs > 2 else "of one epoch"
     print("", f"{shown}, model {result['model']}, seed {seed}", *result["plots"], sep="\n")
+
+
+def _print_audit(found: dict[str, Any]) -> None:
+    """Print what the audit of the demonstration found, held against the truth."""
+    wrong, called, hits = found["wrong"], found["called_wrong"], found["found"]
+    rate, error = 100 * found["noise_rate"], 200 * found["noise_rate_error"]
+    print(f"{found['samples']:,} images; {wrong:,} of their labels were made wrong ({found['noise']})")
+    truth = figure(100 * wrong / found["samples"], 1)
+    print(f"  estimated      {figure(rate, 1)} %, give or take {figure(error, 1)}; in truth {truth} %")
+    print(f"  called wrong   {called:,}, of which {hits:,} are ({100 * hits / max(1, called):.0f} %)")
+    print(f"  found          {hits:,} of {wrong:,} ({100 * hits / max(1, wrong):.0f} %)")
+    print(f"  right proposal {found['proposed_right']:,} of {hits:,}")
+    print()
+    print(f"report   {found['report']}   open it in a browser")
+    print(f"next     dspt review {shlex.quote(str(Path(found['report']).parent))}")
 
 
 @app.command(name="noise")
