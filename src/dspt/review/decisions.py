@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -110,21 +111,34 @@ class Decisions:
     def _prepare(self) -> None:
         with self._told():
             execute = self._connection.execute
+            # In one transaction, as another process may be making the table at this moment.
+            execute("BEGIN")
             whose = execute("PRAGMA application_id").fetchone()[0], execute("PRAGMA user_version").fetchone()[0]
             tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            found = execute("PRAGMA quick_check(1)").fetchone()[0] if tables else "ok"
+            execute("COMMIT")
             if whose != (_APPLICATION, _FORM) and (tables or whose != (0, 0)):
                 newer = whose[0] == _APPLICATION and whose[1] > _FORM
                 what = "of a newer version of dspt" if newer else "a database of something else"
                 raise InputError(f"{self.path}: {what}, no list of decisions; move it away to begin anew")
-            if tables:
-                found = execute("PRAGMA quick_check(1)").fetchone()[0]
-                if found != "ok":
-                    raise sqlite3.DatabaseError(found.splitlines()[-1])
-            execute("PRAGMA journal_mode = WAL")
+            if found != "ok":
+                raise sqlite3.DatabaseError(found.splitlines()[-1])
+            self._write_ahead()
             execute("PRAGMA synchronous = FULL")
             if whose != (_APPLICATION, _FORM):
-                # Two processes may begin at once; each statement is for the one that comes first.
                 self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLE}COMMIT;")
+
+    def _write_ahead(self) -> None:
+        """Have readers and a writer not wait for each other; SQLite does not wait for others to let it do so."""
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
 
     def decide(
         self,
@@ -155,11 +169,11 @@ class Decisions:
                 if made:
                     return int(made[0])
             batch = int(execute("SELECT coalesce(max(id), 0) + 1 FROM events").fetchone()[0])
-            time = _now()
+            now = _now()
             self._connection.executemany(
                 "INSERT INTO events (batch, row, item, occurrence, action, label, time, request)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [(batch, *event, time, request) for event in events],
+                [(batch, *event, now, request) for event in events],
             )
             return batch
 

@@ -351,7 +351,8 @@ class _Guard:
         self._app, self._token, self._cookie, self._hosts = app, token, cookie, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # there are no other routes
+            await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
         reason = self._reason(request)
