@@ -187,6 +187,12 @@ class TestTheJudge:
         assert [pair[:2] for pair in pairs] == [(3, 4)]
         assert judge(x, true, 4).inseparable == ()
 
+    def test_names_that_are_one_word_are_told(self):
+        x, true = clouds(classes=4)
+        pairs = judge(x, true, 4, names=("cat", "dog", "Cats", "s")).inseparable
+        assert [pair[:2] for pair in pairs] == [(0, 2)]
+        assert pairs[0][2] < 0.5  # the images can be told apart
+
     def test_examples_are_the_nearest_surely_right_images_of_both_classes(self):
         x, true = clouds(n=80)
         labels = true.copy()

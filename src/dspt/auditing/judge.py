@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dspt.auditing.audit import INSEPARABLE
+from dspt.internal.names import plain
 from dspt.posterior import Posterior, label_posterior
 
 # Images that are shown beside a suspect, of the given class and of the proposed one.
@@ -40,6 +41,7 @@ def judge(
     prototypes: np.ndarray | None = None,
     scale: float = 100.0,
     known: np.ndarray | None = None,
+    names: Sequence[str] = (),
 ) -> Judged:
     """Return what is to be said of every label and of the classes.
 
@@ -57,6 +59,8 @@ def judge(
         Of the zero-shot logits, scale * cosine.
     known : integer array of shape (N,), optional
         The true class where somebody has looked, -1 elsewhere.
+    names : sequence of str
+        The names of the classes: those that are one word but for its spelling cannot be told apart either.
     """
     logits = None
     if prototypes is not None:
@@ -69,7 +73,7 @@ def judge(
     with np.errstate(invalid="ignore"):
         rates = np.bincount(labels, doubt, minlength=classes) / counts
     score, far = _strangeness(features, found.probabilities)
-    return Judged(found, rates, score, far, _inseparable(found) if found.can_tell else ())
+    return Judged(found, rates, score, far, _inseparable(found, names))
 
 
 def nearest_examples(
@@ -152,7 +156,7 @@ def _strangeness(features: np.ndarray, probabilities: np.ndarray) -> tuple[np.nd
     return ndtr(away).astype(np.float32), np.asarray(away > _FAR)
 
 
-def _inseparable(found: Posterior) -> tuple[tuple[int, int, float], ...]:
+def _inseparable(found: Posterior, names: Sequence[str]) -> tuple[tuple[int, int, float], ...]:
     """Return the pairs of classes of which as much could be the one as the other, and the share of it, most first."""
     q = found.probabilities
     both = np.zeros((q.shape[1],) * 2)
@@ -160,8 +164,14 @@ def _inseparable(found: Posterior) -> tuple[tuple[int, int, float], ...]:
         both += q[rows].T @ q[rows]
     share = both / np.maximum(q.sum(0, dtype=np.float64), 1e-9)[:, None]
     either = np.triu(share + share.T, 1)
-    pairs = np.argwhere(either > INSEPARABLE)
-    told = [(int(a), int(b), float(min(1.0, either[a, b]))) for a, b in pairs]
+    pairs = {(int(a), int(b)) for a, b in np.argwhere(either > INSEPARABLE)} if found.can_tell else set()
+    spelt: dict[str, int] = {}
+    for c, name in enumerate(names):
+        # "Cat", "cats" and "cat_" are one word
+        first = spelt.setdefault(plain(name).rstrip("s") or name, c)
+        if first != c:
+            pairs.add((first, c))
+    told = [(a, b, float(min(1.0, either[a, b]))) for a, b in sorted(pairs)]
     return tuple(sorted(told, key=lambda pair: -pair[2]))
 
 

@@ -101,7 +101,7 @@ def look_at_all(items: Sequence[Any], reporter: Reporter, memory: Path | None = 
     records = np.zeros(len(items), _KEPT)
     records[known] = table[near[known]]
     new = np.flatnonzero(~known)
-    with reporter.task(f"looking at {len(new)} images", len(items), len(items) - len(new), unit="images") as update:
+    with reporter.task(f"looking at {len(new)} samples", len(items), len(items) - len(new), unit="images") as update:
         for place, seen in enumerate(in_threads(lambda i: _record(items[i]), new.tolist()), 1):
             records[new[place - 1]] = seen
             update(len(items) - len(new) + place, "")

@@ -198,6 +198,7 @@ def audit_dataset(
         prototypes=text.prototypes,
         scale=text.scale,
         known=None if known is None else known[kept],
+        names=names,
     )
     looks = Looks(("",) * len(labels), (), 0)
     if look:
@@ -214,7 +215,12 @@ def audit_dataset(
         identical_groups=looks.identical_groups,
         image_issues=looks.issues,
         unusable=skipped,
-        made_with={"model": text.model, "template": dataset.template if text.model else None, "version": __version__},
+        made_with={
+            "model": text.model,
+            "template": dataset.template if text.model else None,
+            "budget": budget or None,
+            "version": __version__,
+        },
     )
     if examples:
         found = with_examples(found, features, budget)
@@ -245,6 +251,7 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
         prototypes=evidence.prototypes,
         scale=evidence.scale,
         known=known[left],
+        names=before.class_names,
     )
     told = _told(judged)
     for name in ("probabilities", "fits_no_class", "is_outlier"):

@@ -207,7 +207,7 @@ def review_labels(
     if export is not None or apply is not None:
         told |= _written(report, audit, export, apply, to, accept, overwrite, reporter(quiet))
     if take is None and export is None and apply is None:
-        _serve(report, port, open_browser, quiet)
+        _serve(report, port, open_browser, audit.made_with.get("budget"))
         return
     if json_output:
         print_json(told)
@@ -255,11 +255,11 @@ def _written(
     return {**counts, "file": str(export)}
 
 
-def _serve(report: Path, port: int, open_browser: bool, quiet: bool) -> None:
+def _serve(report: Path, port: int, open_browser: bool, budget: int | None) -> None:
     from dspt.review.server import serve
     from dspt.workflows.audit import refit
 
-    serve(report, port=port, say=print, open_browser=open_browser, refit=refit)
+    serve(report, port=port, say=print, open_browser=open_browser, refit=refit, budget=budget)
 
 
 def _quoted(path: Path) -> str:
