@@ -188,7 +188,7 @@ def review_labels(
       dspt review report/ --export for_label_studio/ --format label-studio
     """
     from dspt.auditing import folder
-    from dspt.review.decisions import Decisions
+    from dspt.review.decisions import ACTIONS, Decisions
 
     if to not in _FORMATS:
         raise InputError(f"format {to!r}: expected one of {', '.join(_FORMATS)}")
@@ -201,8 +201,10 @@ def review_labels(
 
         corrections = read_corrections(take, audit)
         with Decisions(report / folder.DECISIONS, audit.items, audit.class_names) as decisions:
-            for row, decision in corrections.items():
-                decisions.decide([row], decision.action, decision.label if decision.label >= 0 else None)
+            for action in ACTIONS:
+                same = {row: one.label for row, one in corrections.items() if one.action == action}
+                if same:
+                    decisions.decide(list(same), action, list(same.values()))
         told["imported"] = len(corrections)
     if export is not None or apply is not None:
         told |= _written(report, audit, export, apply, to, accept, overwrite, reporter(quiet))
