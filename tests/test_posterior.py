@@ -451,5 +451,5 @@ class TestWhatSomebodyHasLookedAt:
 
     @pytest.mark.parametrize("known", [[0, 1], [0.5] * 4, [3, -1, -1, -1], [-2, -1, -1, -1]])
     def test_must_be_classes(self, known):
-        with pytest.raises(InputError, match="known: expected 4 whole numbers, -1 or 0..2"):
+        with pytest.raises(InputError, match=r"known: expected 4 whole numbers, -1 or 0\.\.2"):
             label_posterior(np.eye(4), [0, 1, 2, 0], num_classes=3, known=known)

@@ -557,6 +557,8 @@ async function copyNames() {
 const remote = new Map();
 let overlay = new Map();
 const queue = [];
+// Why the last attempt to save failed; "" if it did not.
+let failed = "";
 let last = 0, generation = 0, sending = false, polling = false, stopped = false;
 
 const decisionOf = row => overlay.has(row) ? overlay.get(row) : remote.get(row);
@@ -589,6 +591,7 @@ function decide(which, action, labels) {
 function send(entry) {
   queue.push({ ...entry, request: [...crypto.getRandomValues(new Uint8Array(12))].map(byte => byte.toString(16).padStart(2, "0")).join("") });
   cover();
+  if (failed) notSaved();
   work();
 }
 
@@ -637,6 +640,7 @@ async function work() {
       const answer = rows ? await ask("/decide", { rows, labels, action, request, generation }) : await ask("/undo", { request, generation });
       taken(answer.changed);
       queue.shift();
+      failed = "";
       trouble("");
       cover();
       if (!rows) undone(answer);
@@ -644,13 +648,15 @@ async function work() {
       if (error.status === 409) { queue.shift(); cover(); location.reload(); return; }
       if (error.status === 403) { stop(`${error.message} ${unsaved()}`); break; }
       if (error.status >= 400 && error.status < 500) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
-      trouble(`${unsaved()} ${error.status ? error.message : "The review does not answer; is it still running?"} Trying again …`);
+      failed = error.status ? error.message : "The review does not answer; is it still running?";
+      notSaved();
       await new Promise(resolve => setTimeout(resolve, RETRY));
     }
   }
   sending = false;
 }
 
+const notSaved = () => trouble(`${unsaved()} ${failed} Trying again …`);
 const unsaved = () => {
   const rows = queue.reduce((total, one) => total + (one.rows ? one.rows.length : 1), 0);
   return rows ? `Not saved yet: ${plural(rows, "decision", "decisions")}.` : "";
