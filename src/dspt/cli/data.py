@@ -127,17 +127,34 @@ def prepare_data(
 @data_app.command(name="export")
 def export_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+    kind: Annotated[
+        str, typer.Option("--noise", help="Put train images into wrong folders: sym:0.2, pair:0.4, ...")
+    ] = "none",
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
 ) -> None:
     """Write the embedded images as class folders of PNG files. To try things out on real files.
 
     \b
     Examples:
       dspt data export photos
+      dspt data export messy --noise sym:0.2
     """
-    from dspt.data import open_dataset
+    from dataclasses import replace
+
+    from dspt import noise
+    from dspt.data import Split, open_dataset
     from dspt.data.folder import write_image_folder
 
     dataset = open_dataset("embedded")
-    write_image_folder(dataset, folder)
-    count = len(dataset.train.labels) + len(dataset.test.labels)
+    spec = noise.parse(kind)
+    if spec.needs_clip or spec.path:
+        raise InputError(
+            f"noise {kind}: only noise that looks at labels alone can be put into folders; give sym or pair"
+        )
+    true = dataset.train.labels
+    given = spec.apply(true, len(dataset.class_names), seed)
+    write_image_folder(replace(dataset, train=Split(dataset.train.items, given)), folder)
+    count = len(true) + len(dataset.test.labels)
     print(f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}")
+    if wrong := int((given != true).sum()):
+        print(f"{wrong} of the {len(true)} train images are in the wrong folder")
