@@ -1,0 +1,463 @@
+"""The page in a browser: what is clicked and typed is in the database, and no name is obeyed.
+
+Nothing here waits for a time: a step waits until the page says that it is done, however long that takes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from audits import CLASSES, draw, make_audit, with_findings
+
+from dspt.auditing import report
+from dspt.auditing.report import write_page
+from dspt.internal.errors import Fault
+from dspt.review import server
+from dspt.review.decisions import KEEP, RELABEL, REMOVE, Decision, Decisions
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="NOT TESTED: the page in a browser needs playwright (pip install 'dspt[dev]')"
+)
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("NOT TESTED: the page in a browser needs chromium (apt install chromium)", allow_module_level=True)
+
+ARGUMENTS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PATIENCE = 120_000
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Heard:
+    """What pages complained of, and what they asked for."""
+
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def open_page(chromium, heard):
+    """A function that opens an address as somebody with a browser of their own does; nothing may be complained of."""
+    contexts = []
+
+    def opened(address: str, context=None, width: int = 1280, colours: str = "light"):
+        if context is None:
+            context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=colours)
+            context.set_default_timeout(PATIENCE)
+            contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: heard.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: heard.complaints.append(str(error)))
+        page.on("request", lambda request: heard.requests.append(request.url))
+        page.on("dialog", lambda dialog: (heard.complaints.append(dialog.message), dialog.dismiss()))
+        page.goto(address)
+        page.wait_for_selector(".tabs [role=tab]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def review(tmp_path) -> Iterator:
+    """A function that serves an audit from this process, and tells its address and what is decided."""
+    running = []
+
+    def started(audit, **given):
+        import uvicorn
+
+        listener = server._listening(0)
+        port = listener.getsockname()[1]
+        app = server.make_app(tmp_path, "secret", port=port, audit=audit, **({"open_picture": draw} | given))
+        one = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        thread = threading.Thread(target=one.run, kwargs={"sockets": [listener]})
+        thread.start()
+        running.append((one, thread, app))
+        current = app.state.review.decisions.current
+        return SimpleNamespace(address=f"http://127.0.0.1:{port}/?token=secret", current=current)
+
+    yield started
+    for one, thread, app in running:
+        one.should_exit = one.force_exit = True
+        thread.join()
+        app.state.review.decisions.close()
+
+
+def saved(page) -> None:
+    page.wait_for_selector("html[data-unsaved='0']", state="attached")
+
+
+def rows(page) -> list[int]:
+    return [int(row) for row in page.locator(".card").evaluate_all("cards => cards.map(card => card.dataset.row)")]
+
+
+def card(page, row: int):
+    return page.locator(f".card[data-row='{row}']")
+
+
+def test_keys_and_clicks_end_in_the_database_and_are_there_after_a_reload(review, open_page, heard):
+    audit = make_audit()
+    served = review(audit)
+    page = open_page(served.address)
+    assert "token" not in page.url
+    first = audit.ranked[0]
+    for pressed in ("p", "k", "x", "Enter", "r"):
+        page.keyboard.press(pressed)
+    page.keyboard.press("c")
+    page.keyboard.type(CLASSES[(audit.labels[5] + 2) % 4][:3])
+    page.keyboard.press("Enter")
+    card(page, 6).locator("[data-what=take]").click()
+    card(page, 7).locator("[data-what=keep]").click()
+    card(page, 8).locator("[data-what=remove]").click()
+    saved(page)
+    expected = {
+        0: Decision(RELABEL, first[0]),
+        1: Decision(KEEP, audit.labels[1]),
+        2: Decision(REMOVE, -1),
+        3: Decision(RELABEL, first[3]),
+        4: Decision(REMOVE, -1),
+        5: Decision(RELABEL, (audit.labels[5] + 2) % 4),
+        6: Decision(RELABEL, first[6]),
+        7: Decision(KEEP, audit.labels[7]),
+        8: Decision(REMOVE, -1),
+    }
+    assert served.current() == expected
+    page.reload()
+    page.wait_for_selector(".card[data-decided]")
+    shown = {row: card(page, row).get_attribute("data-decided") for row in rows(page)}
+    assert shown == {row: expected[row].action if row in expected else None for row in range(12)}
+    assert card(page, 9).get_attribute("aria-current") == "true", "it goes on with the first that is not decided"
+    assert page.locator("#progress").evaluate("bar => [bar.value, bar.max]") == [9, 12]
+    page.keyboard.press("u")
+    page.wait_for_selector(".card[data-row='8']:not([data-decided])")
+    saved(page)
+    del expected[8]
+    assert served.current() == expected
+    assert heard.complaints == []
+
+
+def test_a_selection_is_one_decision_and_one_undo(review, open_page, heard):
+    audit = make_audit(samples=200, wrong=150)
+    served = review(audit)
+    page = open_page(served.address)
+    page.keyboard.press("Space")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert page.locator("#selected-count").text_content() == "3 selected"
+    page.locator("#actions [data-do=take]").click()
+    saved(page)
+    first = audit.ranked[0]
+    assert served.current() == {row: Decision(RELABEL, first[row]) for row in range(3)}
+    card(page, 10).locator(".path").click()
+    card(page, 14).locator(".path").click(modifiers=["Shift"])
+    card(page, 20).locator("input").click()
+    assert page.locator("#selected-count").text_content() == "6 selected"
+    page.keyboard.press("x")
+    saved(page)
+    assert {row for row, one in served.current().items() if one.action == REMOVE} == {*range(10, 15), 20}
+    page.keyboard.press("u")
+    page.wait_for_selector(".card[data-row='20']:not([data-decided])")
+    assert set(served.current()) == {0, 1, 2}
+    # All like this one, on whatever page they are, but what was decided stays.
+    card(page, 5).locator(".like").click()
+    pair = audit.labels * 4 + first
+    like = {row for row in range(150) if pair[row] == pair[5]} - {0, 1, 2}
+    assert len(like) > 5
+    assert max(like) > 60
+    page.keyboard.press("k")
+    saved(page)
+    assert set(served.current()) == {0, 1, 2} | like
+    assert heard.complaints == []
+
+
+def test_two_tabs_see_each_other_and_lose_nothing(review, open_page, heard):
+    served = review(make_audit())
+    one = open_page(served.address)
+    other = open_page(served.address, one.context)
+    one.keyboard.press("k")
+    card(other, 11).locator("[data-what=remove]").click()
+    saved(one)
+    saved(other)
+    assert set(served.current()) == {0, 11}
+    one.wait_for_selector(".card[data-row='11'][data-decided=remove]")
+    other.wait_for_selector(".card[data-row='0'][data-decided=keep]")
+    # The last word counts, in both.
+    card(other, 0).locator("[data-what=remove]").click()
+    one.wait_for_selector(".card[data-row='0'][data-decided=remove]")
+    assert heard.complaints == []
+
+
+def test_a_decision_that_is_not_saved_is_told_and_saved_later(review, open_page):
+    served = review(make_audit())
+    page = open_page(served.address)
+    page.route("**/decide", lambda route: route.abort())
+    page.keyboard.press("k")
+    page.keyboard.press("x")
+    page.wait_for_selector("#trouble:has-text('Not saved yet: 2 decisions.')")
+    assert served.current() == {}
+    page.unroute("**/decide")
+    saved(page)
+    assert {row: one.action for row, one in served.current().items()} == {0: KEEP, 1: REMOVE}
+    page.wait_for_selector("#trouble", state="hidden")
+
+
+def test_an_answer_that_is_lost_is_no_second_decision(review, open_page):
+    served = review(make_audit())
+    page = open_page(served.address)
+    lost = []
+
+    def lose(route):
+        if not lost:
+            lost.append(route.fetch().status)
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/decide", lose)
+    page.keyboard.press("k")
+    saved(page)
+    assert lost == [200]
+    page.keyboard.press("u")
+    page.wait_for_selector(".card[data-row='0']:not([data-decided])")
+    saved(page)
+    assert served.current() == {}
+
+
+SERVE = """
+import sys
+from audits import draw, make_audit
+from dspt.review import server
+server.folder.load = lambda report: make_audit()
+server.folder.load_paths = lambda report: [None] * 60
+server.serve(sys.argv[1], say=lambda line: print(line, flush=True))
+"""
+
+
+def test_a_kill_of_the_server_loses_nothing_that_was_acknowledged(open_page, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", SERVE, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            address = process.stdout.readline().split()[-1]
+            page = open_page(address)
+            for _ in range(4):
+                page.keyboard.press("x")
+            saved(page)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    page.keyboard.press("x")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "is it still running?" in page.locator("#trouble").text_content()
+    with Decisions(tmp_path / "decisions.sqlite", make_audit().items, CLASSES) as made:
+        assert made.current() == {row: Decision(REMOVE, -1) for row in range(4)}
+
+
+def test_refit_brings_a_new_list(review, open_page, heard):
+    served = review(make_audit(), refit=lambda report, decided: make_audit(wrong=12 - len(decided)))
+    page = open_page(served.address)
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    saved(page)
+    page.locator("#refit").click()
+    page.wait_for_selector("#tab-suspects .number:text-is('10')")
+    assert len(rows(page)) == 10
+    assert heard.complaints == []
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    "a\u202eb\u200b",
+    '"quo\'ted" &amp; {{7*7}}',
+)
+
+
+def test_hostile_names_stay_text(review, open_page, heard, tmp_path):
+    audit = with_findings(
+        class_names=HOSTILE,
+        items=[f"{HOSTILE[row % 4]}/{row}</textarea>.png" for row in range(60)],
+        source="</h1><script>alert(3)</script>",
+        unusable=(Fault("</td><script>alert(4)</script>", "<svg onload=alert(5)>"),),
+        made_with={"model": "<script>alert(6)</script>"},
+    )
+    served = review(audit)
+    for address in (served.address, write_page(audit, tmp_path / "page", draw).as_uri()):
+        page = open_page(address)
+        assert page.locator(".source b").text_content() == "</h1><script>alert(3)</script>"
+        shown = page.locator(".card .path").first.text_content()
+        assert shown == "<script>alert(1)</script>/0</textarea>.png"
+        names = {*HOSTILE[:2], "a\\u202eb\\u200b", HOSTILE[3]}
+        assert set(page.locator(".side .class").all_text_contents()) <= names
+        options = page.locator("#given option").all_text_contents()
+        assert {option.rpartition(" (")[0] for option in options[1:]} == names
+        page.locator("#search").fill("<script>alert(1)")
+        assert rows(page) == [0, 4, 8]
+        for tab in page.locator("[role=tab]").all():
+            tab.click()
+        assert page.locator("main img, main svg, main script, dialog script").count() == 0
+        page.locator("#tab-unusable").click()
+        assert page.locator(".facts td").first.text_content() == "</td><script>alert(4)</script>"
+    page = open_page(served.address)
+    page.keyboard.press("c")
+    assert set(page.locator("#chooser-list li span").all_text_contents()) == names
+    page.keyboard.press("Enter")
+    page.keyboard.press("k")
+    saved(page)
+    assert len(served.current()) == 2
+    assert heard.complaints == []
+
+
+def test_the_file_works_alone_and_asks_for_nothing(open_page, heard, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "EMBEDDED_BYTES", 90_000)
+    audit = with_findings(
+        samples=400,
+        wrong=330,
+        splits=("train",) * 395 + ("test",) * 5,
+        is_outlier=np.arange(400) < 3,
+        image_issues=("blurry", *[""] * 399),
+        duplicate_groups=((20, 24), (30, 31), (3, 399)),
+    )
+    path = write_page(audit, tmp_path, draw)
+    page = open_page(path.as_uri())
+    assert page.locator("#headline").text_content().startswith("About 330 of 400 labels")
+    assert len(rows(page)) == 60
+    assert page.locator(".card .buttons").count() == 0
+    for _ in range(5):
+        page.keyboard.press("]")
+    assert rows(page) == list(range(300, 330))
+    # Every picture is there, in the page or beside it: what could not be loaded would have been complained of.
+    here = tmp_path.as_uri()
+    assert any(url.endswith(".webp") for url in heard.requests)
+    assert all(url.startswith((here, "data:")) for url in heard.requests)
+    page.locator(".heat button").first.click()
+    given, proposed = page.locator("#given").input_value(), page.locator("#proposed").input_value()
+    first = audit.ranked[0]
+    like = [row for row in range(330) if (str(audit.labels[row]), str(first[row])) == (given, proposed)]
+    assert rows(page) == like[:60] != []
+    page.locator("#clear-filters").click()
+    page.locator("#order").select_option("name")
+    ordered = sorted(range(330), key=lambda row: audit.items[row])
+    page.wait_for_selector(f".card[data-place='0'][data-row='{ordered[0]}']")
+    assert rows(page) == ordered[:60]
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+    assert page.locator("#selected-count").text_content() == "330 selected"
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#help").is_hidden()
+    for name, tiles in (("conflicts", 2), ("leaks", 2), ("duplicates", 6), ("outliers", 3), ("issues", 1)):
+        page.locator(f"#tab-{name}").click()
+        assert page.locator("#other-list .tile").count() == tiles, name
+    assert heard.complaints == []
+
+
+def test_features_have_names_and_no_pictures(open_page, heard, tmp_path):
+    page = open_page(write_page(make_audit(examples=None), tmp_path, lambda row: None).as_uri())
+    assert len(rows(page)) == 12
+    assert page.locator(".thumb").count() == 0
+    assert heard.complaints == []
+
+
+def test_a_hundred_thousand_suspects(open_page, heard, tmp_path):
+    audit = make_audit(samples=120_000, wrong=100_000, examples=None)
+    page = open_page(write_page(audit, tmp_path, lambda row: None).as_uri())
+    assert page.locator(".card").count() == 60
+    assert "Page 1 of 1,667" in page.locator("#pager-top").text_content()
+    page.locator("#search").fill("/0999")
+    # 0999 as it is, and 09990 to 09999 of which two are longer names: four digits are the least a name has.
+    expected = [row for row in range(100_000) if "/0999" in audit.items[row]]
+    assert rows(page) == expected
+    page.locator("#search").fill("")
+    page.locator("#given").select_option("1")
+    total = int((audit.labels[:100_000] == 1).sum())
+    assert page.locator("#count").text_content() == f"{total:,} of 100,000 labels"
+    page.locator("#order").select_option("close")
+    assert rows(page)[0] == 99_997
+    page.locator("#given").select_option("")
+    page.locator("#order").select_option("sure")
+    page.locator(".card").first.click()
+    page.keyboard.press("End")
+    page.wait_for_selector(".card[data-row='99999'][aria-current=true]")
+    assert page.locator(".card").count() == 40
+    assert card(page, 99_999).evaluate("e => e.getBoundingClientRect().bottom <= innerHeight")
+    page.keyboard.press("a")
+    assert page.locator("#selected-count").text_content() == "100,000 selected"
+    assert page.locator("#cards *").count() < 2000, "only what is shown is built"
+    assert heard.complaints == []
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_phone_needs_no_scrolling_sideways(review, open_page, heard, tmp_path, width):
+    long = "a_very_long_class_name_without_any_blank_in_it_" * 2
+    audit = with_findings(class_names=(long, *CLASSES[1:]), items=[f"{long}/{row}.png" for row in range(60)])
+    served = review(audit)
+    for address in (served.address, write_page(audit, tmp_path / "page", draw).as_uri()):
+        page = open_page(address, width=width)
+        page.locator(".card input").first.click()
+        for tab in page.locator("[role=tab]").all():
+            tab.click()
+            wide = page.evaluate("() => document.documentElement.scrollWidth")
+            assert wide <= width, tab.text_content()
+    assert heard.complaints == []
+
+
+def test_dark_follows_the_system_until_somebody_chooses(open_page, tmp_path):
+    path = write_page(make_audit(), tmp_path, draw).as_uri()
+
+    def ground(page) -> int:
+        colour = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+
+    assert ground(open_page(path)) > 600
+    page = open_page(path, colours="dark")
+    assert ground(page) < 150
+    page.locator("#theme").click()
+    assert ground(page) > 600
+    page.reload()
+    page.wait_for_selector(".card")
+    assert ground(page) > 600, "what was chosen is kept"
+
+
+def test_it_can_be_used_by_name_and_by_role(review, open_page):
+    page = open_page(review(with_findings()).address)
+    for role in ("main", "banner", "contentinfo", "tablist", "search", "complementary"):
+        assert page.get_by_role(role).count() >= 1, role
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, [role=img], [role=tab]")]
+        .filter(e => !(e.textContent.trim() || e.getAttribute("aria-label") || e.closest("label")))
+        .map(e => e.outerHTML)"""
+    )
+    assert unnamed == []
+    page.locator("[role=tab]").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[role=tab]").nth(1).get_attribute("aria-selected") == "true"
+    assert page.locator("#status").get_attribute("aria-live") == "polite"
