@@ -119,6 +119,15 @@ def test_decisions_follow_the_names_of_samples_and_classes(path):
         assert made.faults() == []
 
 
+def test_whether_it_was_proposed_is_kept(path):
+    with Decisions(path, ITEMS, NAMES) as made:
+        made.decide([0, 1], RELABEL, [2, 2], proposed=[2, 1])
+        made.decide([2], KEEP, 1, proposed=[1])
+        made.decide([3], REMOVE)
+    with Decisions(path, ITEMS, NAMES) as made:
+        assert {row: one.agreed for row, one in made.current().items()} == {0: True, 1: False, 2: False, 3: None}
+
+
 def test_what_is_not_there_any_more_is_told_and_not_lost(path):
     with Decisions(path, ITEMS, NAMES) as made:
         made.decide([0, 1], RELABEL, [2, 1])
@@ -134,9 +143,9 @@ def test_what_is_not_there_any_more_is_told_and_not_lost(path):
 
 def test_a_file_that_is_listed_twice_is_two_samples(path):
     with Decisions(path, ("a.png", "b.png", "a.png"), NAMES) as made:
-        made.decide([2], REMOVE)
-        assert made.current() == {2: Decision(REMOVE, -1)}
-    with Decisions(path, ("a.png", "a.png", "b.png"), NAMES) as made:
+        made.decide([0], REMOVE)
+        assert made.current() == {0: Decision(REMOVE, -1)}
+    with Decisions(path, ("b.png", "a.png", "a.png"), NAMES) as made:
         assert made.current() == {1: Decision(REMOVE, -1)}
 
 
@@ -406,13 +415,14 @@ def test_the_data_are_those_of_the_audit(served):
 
 def test_decide_undo_and_since(served):
     answer = served.post("/decide", rows=[0, 1], labels=[2, 3], action="relabel")
-    assert answer.json() == {"changed": [[0, "relabel", 2], [1, "relabel", 3]]}
+    agreed = [int(first) == label for first, label in zip(served.audit.ranked[0], (2, 3), strict=False)]
+    assert answer.json() == {"changed": [[0, "relabel", 2, agreed[0]], [1, "relabel", 3, agreed[1]]]}
     served.post("/decide", rows=[1], labels=[-1], action="remove")
     since = served.client.get("/decisions?since=0").json()
-    assert since["changed"] == [[0, "relabel", 2], [1, "remove", -1]]
-    assert served.post("/undo").json()["changed"] == [[1, "relabel", 3]]
+    assert since["changed"] == [[0, "relabel", 2, agreed[0]], [1, "remove", -1, False]]
+    assert served.post("/undo").json()["changed"] == [[1, "relabel", 3, agreed[1]]]
     later = served.client.get(f"/decisions?since={since['last']}").json()
-    assert later["changed"] == [[1, "relabel", 3]]
+    assert later["changed"] == [[1, "relabel", 3, agreed[1]]]
     with Decisions(served.folder / "decisions.sqlite", served.audit.items, CLASSES) as made:
         assert made.current() == {0: Decision(RELABEL, 2), 1: Decision(RELABEL, 3)}
 
@@ -539,7 +549,7 @@ def test_refit_makes_the_list_again_from_what_was_decided(served):
     data = served.client.get("/data.json").json()
     assert len(data["suspects"]["image"]) == 6
     assert data["generation"] == answer.json()["generation"] != served.data["generation"]
-    assert served.client.get("/decisions").json()["changed"] == [[0, "remove", -1]]
+    assert served.client.get("/decisions").json()["changed"] == [[0, "remove", -1, False]]
     late = served.post("/decide", rows=[1], labels=[-1], action="remove")
     assert late.status_code == 409, "the page shows an old list, whose numbers mean something else"
 

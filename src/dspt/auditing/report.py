@@ -194,6 +194,15 @@ def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | 
     return " ".join(words)
 
 
+def proposals(audit: Audit) -> np.ndarray:
+    """Return the class that is proposed for each sample (N,): the most probable one that is not its label.
+
+    A label that is worth a look may well be right; what could be decided instead is then the best of the others.
+    """
+    first, second = audit.ranked
+    return np.where(first == audit.labels, second, first)
+
+
 def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
     """Return all that the page shows as columns of plain values, ready for JSON.
 
@@ -216,10 +225,9 @@ def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
     rows = audit.suspects if budget is None else audit.looks(budget)
     quality = audit.label_quality
     first, second = audit.ranked
-    # A label that is worth a look may well be right; what is proposed is then the best of the other classes.
-    proposed, runner = first[rows], second[rows]
-    right = proposed == audit.labels[rows]
-    proposed, runner = np.where(right, runner, proposed), np.where(right, proposed, runner)
+    right = first[rows] == audit.labels[rows]
+    proposed = proposals(audit)[rows]
+    runner = np.where(right, first[rows], second[rows])
     images = _Images()
     suspects: dict[str, list[Any]] = {
         "image": [],

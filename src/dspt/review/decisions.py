@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS events (
     occurrence INTEGER NOT NULL,
     action TEXT NOT NULL CHECK (action IN ('{KEEP}', '{RELABEL}', '{REMOVE}', '{_UNDO}')),
     label TEXT,
+    agreed INTEGER,
     time TEXT NOT NULL,
     request TEXT
 );
@@ -62,10 +63,14 @@ class Decision:
         "keep" the given label, "relabel" it, or "remove" the sample.
     label : int
         The class it has from then on: the given one if it is kept, -1 if it is removed.
+    agreed : bool or None
+        Whether it is what was proposed when it was decided; None if that is not known. Two decisions that differ in
+        this alone are the same.
     """
 
     action: str
     label: int
+    agreed: bool | None = field(default=None, compare=False)
 
 
 class Decisions:
@@ -146,6 +151,7 @@ class Decisions:
         action: str,
         label: int | Sequence[int] | None = None,
         request: str | None = None,
+        proposed: Sequence[int] | None = None,
     ) -> int:
         """Return the number of a new batch: one decision about all these rows, which is undone as one.
 
@@ -161,8 +167,10 @@ class Decisions:
         request : str, optional
             A name for this call. One that is made again under the same name, because its answer was lost, changes
             nothing and returns the batch there is.
+        proposed : sequence of int, optional
+            The class that was proposed for each, to tell later how often that was right.
         """
-        events = self._events(rows, action, label)
+        events = self._events(rows, action, label, proposed)
         with self._told(), self._writing() as execute:
             if request is not None:
                 made = execute("SELECT batch FROM events WHERE request = ? LIMIT 1", (request,)).fetchone()
@@ -171,15 +179,15 @@ class Decisions:
             batch = int(execute("SELECT coalesce(max(id), 0) + 1 FROM events").fetchone()[0])
             now = _now()
             self._connection.executemany(
-                "INSERT INTO events (batch, row, item, occurrence, action, label, time, request)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO events (batch, row, item, occurrence, action, label, agreed, time, request)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(batch, *event, now, request) for event in events],
             )
             return batch
 
     def _events(
-        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None
-    ) -> list[tuple[int, str, int, str, str | None]]:
+        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, proposed: Sequence[int] | None
+    ) -> list[tuple[int, str, int, str, str | None, bool | None]]:
         if action not in ACTIONS:
             raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
         if not len(rows):
@@ -192,13 +200,17 @@ class Decisions:
             labels = [int(label)] * len(rows) if isinstance(label, int) else [int(one) for one in label]
         if len(labels) != len(rows):
             raise InputError(f"labels: {len(labels)} for {len(rows)} rows")
+        agreed = [
+            None if proposed is None else action == RELABEL and one == proposed[position]
+            for position, one in enumerate(labels)
+        ]
         events = []
-        for row, one in zip(map(int, rows), labels, strict=True):
+        for row, one, same in zip(map(int, rows), labels, agreed, strict=True):
             if not 0 <= row < len(self._names):
                 raise InputError(f"row {row}: expected 0..{len(self._names) - 1}")
             if action != REMOVE and not 0 <= one < len(self._classes):
                 raise InputError(f"label {one}: expected 0..{len(self._classes) - 1} for {len(self._classes)} classes")
-            events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one]))
+            events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one], same))
         return events
 
     def undo(self, request: str | None = None) -> int | None:
@@ -227,9 +239,9 @@ class Decisions:
     def current(self) -> dict[int, Decision]:
         """Return what is decided now, by row: of each sample, the last decision that was not undone."""
         found = {}
-        for item, occurrence, action, label in self._standing():
+        for item, occurrence, action, label, agreed in self._standing():
             row = self._rows.get((item, occurrence))
-            if row is not None and (one := self._decision(action, label)):
+            if row is not None and (one := self._decision(action, label, agreed)):
                 found[row] = one
         return found
 
@@ -242,7 +254,7 @@ class Decisions:
         with self._told(), self._lock:
             for row in rows:
                 last = self._connection.execute(
-                    f"SELECT action, label FROM events WHERE item = ? AND occurrence = ? AND {_STANDING}"
+                    f"SELECT action, label, agreed FROM events WHERE item = ? AND occurrence = ? AND {_STANDING}"
                     " ORDER BY id DESC LIMIT 1",
                     self._names[row],
                 ).fetchone()
@@ -291,24 +303,25 @@ class Decisions:
     def faults(self) -> list[Fault]:
         """Return decisions that stand but fit nothing any more: a sample or a class of that name is not there."""
         found = []
-        for item, occurrence, action, label in self._standing():
+        for item, occurrence, action, label, _ in self._standing():
             if (item, occurrence) not in self._rows:
                 found.append(Fault(item, f"decided ({action}), and no longer among the samples"))
             elif action != REMOVE and label not in self._labels:
                 found.append(Fault(item, f"decided as {printable(label)!r}, and there is no such class any more"))
         return found
 
-    def _decision(self, action: str, label: str | None) -> Decision | None:
+    def _decision(self, action: str, label: str | None, agreed: int | None) -> Decision | None:
         """Return what an event says; None if its class is not there any more."""
+        same = None if agreed is None else bool(agreed)
         if action == REMOVE:
-            return Decision(action, -1)
-        return Decision(action, self._labels[label]) if label in self._labels else None
+            return Decision(action, -1, same)
+        return Decision(action, self._labels[label], same) if label in self._labels else None
 
-    def _standing(self) -> list[tuple[str, int, str, str]]:
-        """Return the last decision of each sample that was not undone: name, occurrence, action, class."""
+    def _standing(self) -> list[tuple[str, int, str, str, int | None]]:
+        """Return the last decision of each sample that was not undone: name, occurrence, action, class, agreed."""
         with self._told(), self._lock:
             return self._connection.execute(
-                "SELECT item, occurrence, action, label FROM events WHERE id IN"
+                "SELECT item, occurrence, action, label, agreed FROM events WHERE id IN"
                 f" (SELECT max(id) FROM events WHERE {_STANDING} GROUP BY item, occurrence) ORDER BY id"
             ).fetchall()
 

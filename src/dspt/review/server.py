@@ -34,12 +34,13 @@ from dspt.auditing.report import (
     encoded,
     page_data,
     page_file,
+    proposals,
     served_page,
     sheet_places,
     thumbnail,
 )
 from dspt.data.images import open_image
-from dspt.internal.errors import FileError, InputError, one_line
+from dspt.internal.errors import FileError, InputError, one_line, summary
 from dspt.internal.files import parse_json
 from dspt.review.decisions import Decision, Decisions
 
@@ -100,6 +101,8 @@ def serve(
         port = listener.getsockname()[1]
         app = make_app(report, token, port=port, refit=refit, budget=budget)
         address = f"http://{ADDRESS}:{port}/?token={token}"
+        if faults := app.state.review.decisions.faults():
+            say(f"Decisions about what is not there any more: {summary(faults)}")
         say(f"Review page: {address}")
         say(f"Every decision is saved at once, in {report / folder.DECISIONS}. Ctrl-C ends the review.")
         if open_browser:
@@ -235,7 +238,7 @@ class _Review:
         # Of any two lists, also of one that another process served on this port, the numbers differ.
         data["generation"] = secrets.randbits(48)
         self._shown = data["generation"], served_page(data), as_json(data).encode()
-        self._audit = audit
+        self._audit, self._proposals = audit, proposals(audit)
 
     def page(self, request: Request) -> Response:
         return Response(self._shown[1], media_type="text/html")
@@ -289,7 +292,8 @@ class _Review:
         request_name = _request_name(body)
 
         def work() -> list[list[Any]]:
-            self.decisions.decide(rows, action, labels, request_name)
+            known = [int(self._proposals[row]) if 0 <= row < len(self._proposals) else -1 for row in rows]
+            self.decisions.decide(rows, action, labels, request_name, known)
             return _listed(self.decisions.of(rows))
 
         return JSONResponse({"changed": await run_in_threadpool(work)})
@@ -402,7 +406,8 @@ def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
 
 
 def _listed(changed: dict[int, Decision | None]) -> list[list[Any]]:
-    return [[row, *((one.action, one.label) if one else (None, None))] for row, one in changed.items()]
+    """Return what is decided about rows as JSON holds it: row, action, class, and whether it was proposed."""
+    return [[row, *((one.action, one.label, one.agreed) if one else (None,) * 3)] for row, one in changed.items()]
 
 
 def _whole_numbers(body: dict[str, Any], name: str) -> list[int]:

@@ -361,6 +361,7 @@ function draw() {
   $("count").textContent = count === 0 ? "No label is called wrong." :
     listed.length === count ? plural(count, "label", "labels") : `${number(listed.length)} of ${plural(count, "label", "labels")}`;
   $("select-shown").hidden = listed.length === 0;
+  $("select-shown").replaceChildren(`Select all ${number(listed.length)} `, key("a"));
   for (const id of ["pager-top", "pager-bottom"]) pager($(id), page, pages(), turn);
   mark();
   showDock();
@@ -521,13 +522,15 @@ function showDock() {
   $("selected-count").textContent = selected.size ? `${number(selected.size)} selected` : "";
   $("dock").hidden = !REVIEW && $("actions").hidden;
   if (!REVIEW) return;
-  let decided = 0, agreed = 0, settled = 0;
+  let decided = 0, agreed = 0, judged = 0, settled = 0;
   for (const [row, decision] of everyDecision()) {
     const i = positionOf.get(row);
+    // What was proposed when it was decided; the list may have been made again since.
+    const same = decision.length > 2 ? decision[2] : i === undefined ? null : decision[0] === "relabel" && decision[1] === suspects.proposed[i];
+    if (same !== null) { judged++; agreed += Number(same); }
     if (i === undefined) continue;
     decided++;
     settled += 1 - suspects.quality[i];
-    if (decision[0] === "relabel" && decision[1] === suspects.proposed[i]) agreed++;
   }
   $("progress-line").hidden = count === 0;
   $("progress").max = Math.max(count, 1);
@@ -535,7 +538,7 @@ function showDock() {
   const words = [decided === count ? `All ${number(count)} decided` : `${number(decided)} of ${number(count)} decided`];
   const left = Math.max(0, data.summary.expected - settled), everywhere = data.summary.expected_everywhere;
   words.push(`about ${number(left)} wrong left here${everywhere === null ? "" : `, ${number(Math.max(0, everywhere - settled))} in the whole set`}`);
-  if (decided) words.push(`you agreed with ${number(agreed)} (${percent(agreed / decided)})`);
+  if (judged) words.push(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`);
   $("progress-words").textContent = words.join(" · ");
 }
 
@@ -626,7 +629,7 @@ function trouble(text) {
 function stop(text) { stopped = true; trouble(text); }
 
 function taken(changed) {
-  for (const [row, action, label] of changed) if (action) remote.set(row, [action, label]); else remote.delete(row);
+  for (const [row, action, label, agreed] of changed) if (action) remote.set(row, [action, label, agreed]); else remote.delete(row);
 }
 
 // One request at a time, in order: what is decided later is never saved before what was decided earlier.
