@@ -193,7 +193,7 @@ def test_a_thumbnail_is_where_the_page_looks_for_it(tmp_path):
     ]
     assert len(sheets) == 2
     for row, place in list(zip(page["images"]["row"], page["images"]["place"], strict=True))[::17]:
-        left, top = (place % 100 % 10) * report.SIDE, (place % 100 // 10) * report.SIDE
+        left, top = (place % 100 % 10) * report.CELL + report.MARGIN, (place % 100 // 10) * report.CELL + report.MARGIN
         found = np.asarray(sheets[place // 100].crop((left, top, left + report.SIDE, top + report.SIDE)))
         # A picture of 64 x 48 leaves an eighth free above and below.
         assert (found[: report.SIDE // 8 - 4, :, 3] == 0).all()
@@ -227,7 +227,7 @@ def test_thumbnails_of_another_audit_are_not_taken(tmp_path):
     assert sheet_places(tmp_path / "thumbs", other) == ([], {})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"sheets": ["../x"], "rows": [], "across": 10, "items": ""}', "null"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sheets": ["../x"], "rows": [], "laid_out": [124, 2, 10], "items": ""}', "null"])
 def test_a_damaged_list_of_thumbnails_is_no_list(tmp_path, text):
     (tmp_path / "index.json").write_text(text)
     assert sheet_places(tmp_path, make_audit()) == ([], {})
@@ -243,6 +243,28 @@ def test_images_that_cannot_be_shown_are_named(tmp_path):
     place = dict(zip(page["images"]["row"], page["images"]["place"], strict=True))
     assert place[0] == place[1] == -1
     assert sorted(one for one in place.values() if one >= 0) == list(range(len(place) - 2))
+
+
+def test_the_script_knows_how_thumbnails_lie_on_a_sheet():
+    numbers = dict(re.findall(r"\b([A-Z]+) = (\d+)", page_file("page.js")))
+    assert {name: int(numbers[name]) for name in ("SIDE", "MARGIN", "ACROSS")} == {
+        name: getattr(report, name) for name in ("SIDE", "MARGIN", "ACROSS")
+    }
+    assert page_file("page.css").count(f"100% * {report.ACROSS * report.CELL} / {report.SIDE}") == 2
+    assert page_file("page.css").count(f"100% * {report.CELL} / {report.SIDE}") == 2
+
+
+def test_pictures_have_a_limit_and_other_findings_keep_their_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "MOST_PICTURES", 5)
+    monkeypatch.setattr(report, "MOST_OTHERS", 3)
+    monkeypatch.setattr(report, "MOST_EXAMPLES", 2)
+    page = parsed(write_page(with_findings(), tmp_path, draw)).data
+    own, place = page["summary"]["images_of_suspects"], page["images"]["place"]
+    assert place[:5] == [0, 1, 2, 3, 4]
+    assert set(place[5:own]) == {-1}
+    assert place[own : own + 3] == [5, 6, 7]
+    assert set(place[own + 3 :]) == {-1}
+    assert len(page["suspects"]["examples"]) == 2
 
 
 def test_sets_of_features_have_names_alone(tmp_path):

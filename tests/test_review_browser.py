@@ -5,6 +5,7 @@ Nothing here waits for a time: a step waits until the page says that it is done,
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from audits import CLASSES, draw, make_audit, with_findings
+from PIL import Image
 
 from dspt.auditing import report
 from dspt.auditing.report import write_page
@@ -360,6 +362,11 @@ def test_the_file_works_alone_and_asks_for_nothing(open_page, heard, tmp_path, m
     here = tmp_path.as_uri()
     assert any(url.endswith(".webp") for url in heard.requests)
     assert all(url.startswith((here, "data:")) for url in heard.requests)
+    for row in (300, 313, 329):
+        small = Image.open(io.BytesIO(card(page, row).locator(".picture .thumb").screenshot())).convert("RGB")
+        # The picture is 64 x 48: what lies above and below it is the page's own.
+        seen = np.asarray(small.resize((64, 64)), dtype=float)[10:-10, 2:-2]
+        assert np.abs(seen - np.asarray(draw(row), dtype=float)[2:-2, 2:-2]).mean() < 12, row
     page.locator(".heat button").first.click()
     given, proposed = page.locator("#given").input_value(), page.locator("#proposed").input_value()
     first = audit.ranked[0]

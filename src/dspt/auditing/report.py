@@ -9,7 +9,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -30,13 +30,16 @@ from dspt.internal.threads import in_threads
 
 OpenPicture = Callable[[int], Image.Image | None]
 
-# The side of a thumbnail, and how many of them a sheet has in a row and in a column.
-SIDE, ACROSS = 128, 10
+# The side of a thumbnail, what is left free around it so that no other one is seen beside it when it is drawn smaller,
+# and how many of them a sheet has in a row and in a column. page.js knows these numbers, too.
+SIDE, MARGIN, ACROSS = 124, 2, 10
+CELL = SIDE + 2 * MARGIN
 PER_SHEET = ACROSS**2
 # So many bytes of sheets are put into the page itself; it stays quick to open. The others lie beside it.
 EMBEDDED_BYTES = 6_000_000
-# So many images get a thumbnail, and so many suspects examples beside them: far more than anybody looks at.
-MOST_PICTURES = MOST_EXAMPLES = 20_000
+# So many images of suspects and of other findings get a thumbnail, and so many suspects have examples beside them: what
+# a minute is enough for. The review makes thumbnails when they are looked at, and has examples for more.
+MOST_PICTURES, MOST_OTHERS, MOST_EXAMPLES, MOST_SERVED_EXAMPLES = 10_000, 2_000, 1_000, 20_000
 # An estimate with such a standard error says nothing.
 USELESS_ERROR = 0.25
 # A heat map of more classes cannot be read.
@@ -73,8 +76,9 @@ def write_page(
         `out/index.html`, which needs nothing but `out/thumbs`.
     """
     out = Path(out)
-    data = page_data(audit, budget)
-    rows = data["images"]["row"][:MOST_PICTURES]
+    data = page_data(audit, budget, MOST_EXAMPLES)
+    rows, own = data["images"]["row"], data["summary"]["images_of_suspects"]
+    rows = rows[: min(own, MOST_PICTURES)] + rows[own:][:MOST_OTHERS]
     sheets, places = _sheets(rows, open_picture, reporter or Reporter(silent=True))
     names = _write_sheets(out / "thumbs", sheets, places, audit)
     data["images"]["place"] = [places.get(row, -1) for row in data["images"]["row"]]
@@ -116,7 +120,7 @@ def sheet_places(folder: Path, audit: Audit) -> tuple[list[str], dict[int, int]]
     try:
         found = parse_json(read_text(folder / PLACES), PLACES)
         names, rows = found["sheets"], found["rows"]
-        mine = found["items"] == _digest(audit.items) and found["across"] == ACROSS
+        mine = found["items"] == _digest(audit.items) and found["laid_out"] == [SIDE, MARGIN, ACROSS]
         good = all(isinstance(name, str) and Path(name).name == name for name in names)
         if mine and good and len(rows) <= PER_SHEET * len(names):
             return list(names), {int(row): place for place, row in enumerate(rows)}
@@ -126,12 +130,12 @@ def sheet_places(folder: Path, audit: Audit) -> tuple[list[str], dict[int, int]]
 
 
 def thumbnail(picture: Image.Image) -> Image.Image:
-    """Return a picture as a square thumbnail, all of it to be seen, with nothing where it is not square."""
+    """Return all of a picture as a square thumbnail, with nothing where it is not square, and a margin around it."""
     scale = SIDE / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     small = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
-    square = Image.new("RGBA", (SIDE, SIDE))
-    square.paste(small.convert("RGB"), ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
+    square = Image.new("RGBA", (CELL, CELL))
+    square.paste(small.convert("RGB"), ((CELL - size[0]) // 2, (CELL - size[1]) // 2))
     return square
 
 
@@ -203,7 +207,7 @@ def proposals(audit: Audit) -> np.ndarray:
     return np.where(first == audit.labels, second, first)
 
 
-def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
+def page_data(audit: Audit, budget: int | None = None, examples: int = MOST_SERVED_EXAMPLES) -> dict[str, Any]:
     """Return all that the page shows as columns of plain values, ready for JSON.
 
     Images that are shown are numbered in the order in which they are met; everything else refers to them by that
@@ -215,6 +219,8 @@ def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
         What was found.
     budget : int, optional
         Show so many labels that are worth a look first, instead of those called wrong.
+    examples : int
+        So many of the suspects, the first ones, have images of either class beside them.
 
     Returns
     -------
@@ -238,16 +244,16 @@ def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
         "quality": _rounded(quality[rows]),
         "examples": [],
     }
-    examples = audit.examples
     for position, row in enumerate(rows.tolist()):
         suspects["image"].append(images.number(row))
-        if examples is not None and position < MOST_EXAMPLES:
-            both = examples[row][:, :4].tolist()
+        if audit.examples is not None and position < examples:
+            both = audit.examples[row][:, :4].tolist()
             # Examples are those of the most probable class, which is no other one where the label may be right.
             if right[position]:
                 both[1] = []
             suspects["examples"].append([[images.number(one) for one in some if one >= 0] for some in both])
     expected = float((1 - quality[rows]).sum())
+    own = len(images.rows)
     found = _findings(audit, images)
     order = images.rows
     several = len(set(audit.splits)) > 1
@@ -262,6 +268,7 @@ def page_data(audit: Audit, budget: int | None = None) -> dict[str, Any]:
             "rate": _finite(audit.noise_rate),
             "error": _finite(audit.noise_rate_error),
             "budget": budget,
+            "images_of_suspects": own,
             "expected": round(expected, 2),
             "expected_everywhere": round(float((1 - quality).sum()), 2) if audit.can_tell else None,
         },
@@ -391,23 +398,26 @@ def _sheets(rows: Sequence[int], open_picture: OpenPicture, reporter: Reporter) 
         except InputError:  # it could be read when it was audited, and is shown by its name now
             return row, None
 
-    sheets: list[bytes] = []
     places: dict[int, int] = {}
-    sheet = Image.new("RGBA", (0, 0))
-    with reporter.task("thumbnails", len(rows), unit="images") as update:
+
+    def filled() -> Iterator[Image.Image]:
+        sheet = Image.new("RGBA", (0, 0))
         for done, (row, picture) in enumerate(in_threads(small, rows), 1):
             if picture is not None:
                 place = len(places) % PER_SHEET
                 if place == 0:
                     if places:
-                        sheets.append(encoded(sheet))
-                    sheet = Image.new("RGBA", (ACROSS * SIDE, ACROSS * SIDE))
-                sheet.paste(picture, (place % ACROSS * SIDE, place // ACROSS * SIDE))
+                        yield sheet
+                    sheet = Image.new("RGBA", (ACROSS * CELL, ACROSS * CELL))
+                sheet.paste(picture, (place % ACROSS * CELL, place // ACROSS * CELL))
                 places[row] = len(places)
             update(done, "")
-    if places:
-        sheets.append(encoded(sheet))
-    return sheets, places
+        if places:
+            yield sheet
+
+    with reporter.task("thumbnails", len(rows), unit="images") as update:
+        # A sheet takes several megabytes until it is encoded: few of them wait at a time.
+        return list(in_threads(encoded, filled(), workers=2)), places
 
 
 def _write_sheets(folder: Path, sheets: Sequence[bytes], places: dict[int, int], audit: Audit) -> list[str]:
@@ -418,7 +428,7 @@ def _write_sheets(folder: Path, sheets: Sequence[bytes], places: dict[int, int],
         names.append(f"{number:04d}-{hashlib.blake2b(content, digest_size=6).hexdigest()}.{ending}")
         with replacing(folder / names[-1]) as temporary:
             temporary.write_bytes(content)
-    index = {"across": ACROSS, "items": _digest(audit.items), "sheets": names, "rows": list(places)}
+    index = {"laid_out": [SIDE, MARGIN, ACROSS], "items": _digest(audit.items), "sheets": names, "rows": list(places)}
     write_text(folder / PLACES, json.dumps(index))
     return names
 

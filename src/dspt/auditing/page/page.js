@@ -3,7 +3,8 @@
 const REVIEW = document.documentElement.dataset.mode === "review";
 const PAGE = 60;
 const GROUPS = 30;
-const ACROSS = 10;
+// How thumbnails lie on a sheet, as report.py puts them there: ten in a row, each with a margin that is never shown.
+const ACROSS = 10, SIDE = 124, MARGIN = 2, CELL = SIDE + 2 * MARGIN;
 const POLL = 2000;
 const RETRY = 1500;
 const $ = id => document.getElementById(id);
@@ -72,7 +73,8 @@ function showPicture(element, image) {
       sheetRules.insertRule(`.sheet-${sheet} { background-image: url("${address}"); }`);
     }
     element.classList.add(`sheet-${sheet}`);
-    element.style.backgroundPosition = `${at % ACROSS * 100 / (ACROSS - 1)}% ${Math.floor(at / ACROSS) * 100 / (ACROSS - 1)}%`;
+    const shift = position => `${100 * (position * CELL + MARGIN) / (ACROSS * CELL - SIDE)}%`;
+    element.style.backgroundPosition = `${shift(at % ACROSS)} ${shift(Math.floor(at / ACROSS))}`;
   } else if (REVIEW && data.pictures) {
     element.classList.add("single");
     element.style.backgroundImage = `url("/thumb/${images.row[image]}")`;
@@ -282,6 +284,9 @@ function start() {
   showOverview();
   showTabs();
   $("state-field").hidden = !REVIEW;
+  const pictured = suspects.image.filter(image => images.place[image] >= 0).length;
+  $("limit").hidden = REVIEW || !hasPictures() || (suspects.examples.length === count && pictured === count);
+  $("limit").textContent = `To keep this page small, ${number(pictured)} of these labels have a picture and ${number(suspects.examples.length)} have examples beside it; "dspt review" shows all.`;
   $("loading").hidden = true;
   refresh(true);
   openTab("suspects");
