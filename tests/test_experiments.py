@@ -98,8 +98,12 @@ class TestCatalogue:
 
     def test_realistic_has_noise_between_what_is_alike_and_no_figure_of_the_paper(self):
         realistic = catalogue.get("realistic")
-        assert len(list(realistic.runs())) == 3 * 5 * 7 * 3
-        assert all(parse(noise).needs_clip for noise in realistic.noises)
+        assert len(list(realistic.runs())) == (3 * 5 + 3) * 7 * 3
+        assert all(parse(noise).needs_clip for noise in realistic.made_noises)
+        # what people got wrong belongs to the images they were shown
+        people = {c.dataset for c in realistic.conditions if parse(c.noise).path}
+        assert people == {"CIFAR10", "CIFAR100"}
+        assert not any(parse(noise).path for noise in catalogue.on_data(realistic, ["photos"]).noises)
         assert not any(
             paper.accuracy("realistic", c, v.label) for c in realistic.conditions for v in realistic.variants
         )

@@ -311,13 +311,13 @@ def _on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_data
     shown = [name for name in experiment.datasets if every_dataset or name in there]
     shown += sorted(there - set(experiment.datasets))
     noises = {name: [s.noise for s in experiment.conditions if s.dataset == name] for name in shown}
-    conditions = tuple(Condition(name, noise) for name in shown for noise in noises[name] or experiment.noises)
+    conditions = tuple(Condition(name, noise) for name in shown for noise in noises[name] or experiment.made_noises)
     return replace(experiment, conditions=conditions)
 
 
 def _paper_name(dataset: str) -> str:
     """Return a dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
-    return next((name for name in (*NINE, "CIFAR10") if plain(name) == plain(dataset)), dataset)
+    return next((name for name in (*NINE, "CIFAR10", "CIFAR100") if plain(name) == plain(dataset)), dataset)
 
 
 def _misfit(run: TableRun, experiment: Experiment) -> str:

@@ -25,7 +25,8 @@ def heading(noise: str) -> tuple[str, str]:
     if spec.kind == "none":
         return "", "clean"
     if spec.path:  # labels or a matrix from a file: there is no rate
-        return "", noise
+        _, people, which = spec.path.partition("_human.pt#")
+        return ("people's mistakes", which.removesuffix("_label")) if people else ("", noise)
     _, _, k = spec.kind.partition("near-")
     group = f"similar-class, {k} nearest" if k else (KINDS | _OTHERS).get(spec.kind, spec.kind)
     return group, f"{percentage(noise):g} %"
