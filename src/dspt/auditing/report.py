@@ -193,8 +193,10 @@ def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | 
             f"{count:,} label{'s are' if plural else ' is'} more likely wrong than right"
             f"{', listed below, the surest first' if plural else ''}."
         )
-    else:
+    elif audit.can_tell:
         words.append("No label is more likely wrong than right.")
+    else:
+        words.append("None is called wrong.")
     return " ".join(words)
 
 

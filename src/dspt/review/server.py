@@ -212,10 +212,7 @@ class _Review:
     ) -> None:
         self._report, self._refit, self._budget = report, refit, budget
         self._audit = folder.load(report) if audit is None else audit
-        if open_picture is None:
-            paths = folder.load_paths(report)
-            open_picture = lambda row: None if paths[row] is None else open_image(paths[row])  # noqa: E731
-        self._open_picture = open_picture
+        self._open_picture = open_picture or _opener(report)
         self.decisions = Decisions(report / folder.DECISIONS, self._audit.items, self._audit.class_names)
         self._refitting = threading.Lock()
         self._thumbs = report / folder.THUMBS
@@ -396,6 +393,16 @@ class _Guard:
 
     def _known(self, token: str | None) -> bool:
         return token is not None and secrets.compare_digest(token.encode(), self._token.encode())
+
+
+def _opener(report: Path) -> OpenPicture:
+    paths = folder.load_paths(report)
+
+    def picture(row: int) -> Image.Image | None:
+        path = paths[row]
+        return None if path is None else open_image(path)
+
+    return picture
 
 
 def _page_file(name: str, kind: str) -> Callable[[Request], Response]:

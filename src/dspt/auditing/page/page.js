@@ -131,7 +131,7 @@ function showOverview() {
       cell.style.setProperty("--part", value / most);
       return make("td", {}, cell);
     })));
-  $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "2rem");
+  $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "1.85rem");
   $("heat").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
   if (shown.length && shown.length < classes.length)
     $("confusion-hint").textContent += ` The ${shown.length} classes most often confused, of ${number(classes.length)}.`;
@@ -279,11 +279,14 @@ function start() {
   sheetRules = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheetRules];
   document.body.classList.toggle("no-pictures", !hasPictures());
+  const most = suspects.examples.reduce((found, both) => Math.max(found, both[0].length, both[1].length), 0);
+  $("cards").style.setProperty("--examples", Math.max(most, 3));
   options($("given"), given);
   options($("proposed"), suspects.proposed);
   showOverview();
   showTabs();
   $("state-field").hidden = !REVIEW;
+  $("filters").hidden = count === 0;
   const pictured = suspects.image.filter(image => images.place[image] >= 0).length;
   $("limit").hidden = REVIEW || !hasPictures() || (suspects.examples.length === count && pictured === count);
   $("limit").textContent = `To keep this page small, ${number(pictured)} of these labels have a picture and ${number(suspects.examples.length)} have examples beside it; "dspt review" shows all.`;
