@@ -369,15 +369,20 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def benchmark_picture(cells: Cells, names: list[str], noises: list[str], methods: list[str], path: Path) -> None:
-    """Draw the F1 of each method: a panel for each set, a line for each noise, a dot for each method."""
+    """Draw the F1 of each method: a panel for each set, a band for each noise, a dot for each method."""
     noisy = [spec for spec in noises if spec != "none"]
     with plots.look(10):
-        figure = plots.blank(3.9 * len(names), 1.6 + 0.62 * len(noisy))
+        figure = plots.blank(3.9 * len(names), 1.5 + 0.9 * len(noisy))
         axes = figure.subplots(1, len(names), sharey=True, sharex=True, squeeze=False)[0]
         for axis, name in zip(axes, names, strict=True):
-            for method in (method for method in LOOKS if method in methods):
+            for place in range(0, len(noisy), 2):
+                axis.axhspan(place - 0.5, place + 0.5, color="0.965", zorder=0)
+            drawn = [method for method in LOOKS if method in methods]
+            for number, method in enumerate(drawn):
+                # below each other, so that none hides another
+                lower = 0.76 * (number / max(1, len(drawn) - 1) - 0.5)
                 values = [mean(cells.get((name, spec, method), []), "f1") for spec in noisy]
-                places = [k for k, value in enumerate(values) if value is not None]
+                places = [k + lower for k, value in enumerate(values) if value is not None]
                 emphasis: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
                 if method == "ours":
                     emphasis = {"markersize": 8, "zorder": 5}
@@ -385,13 +390,13 @@ def benchmark_picture(cells: Cells, names: list[str], noises: list[str], methods
                     [100 * value for value in values if value is not None],
                     places,
                     linestyle="none",
-                    clip_on=False,
                     **emphasis,
                     **LOOKS[method],
                 )
             axis.set_title(plots.caption(name))
             axis.set_xlabel("F1 of wrong labels (%)")
-            axis.set_xlim(0, 100)
+            axis.set_xlim(0, 104)
+            axis.grid(False, axis="y")
         axes[0].set_yticks(range(len(noisy)), noisy)
         axes[0].set_ylim(len(noisy) - 0.5, -0.5)
         plots.legend(figure, 5)
