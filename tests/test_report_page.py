@@ -227,7 +227,9 @@ def test_thumbnails_of_another_audit_are_not_taken(tmp_path):
     assert sheet_places(tmp_path / "thumbs", other) == ([], {})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"sheets": ["../x"], "rows": [], "laid_out": [124, 2, 10], "items": ""}', "null"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"sheets": ["../x"], "rows": [], "laid_out": [124, 2, 10], "items": ""}', "null"]
+)
 def test_a_damaged_list_of_thumbnails_is_no_list(tmp_path, text):
     (tmp_path / "index.json").write_text(text)
     assert sheet_places(tmp_path, make_audit()) == ([], {})
