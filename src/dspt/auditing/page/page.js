@@ -24,7 +24,7 @@ function make(tag, attributes, ...children) {
 const key = text => make("kbd", {}, text);
 const number = value => Math.round(value).toLocaleString("en");
 const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
-const percent = share => share > 0 && share < 0.005 ? "< 1 %" : share < 1 && share > 0.995 ? "> 99 %" : `${Math.round(100 * share)} %`;
+const percent = share => share > 0 && share < 0.005 ? "<\u00a01\u00a0%" : share < 1 && share > 0.995 ? ">\u00a099\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
 
 // Colours: what the system says, until somebody chooses.
 const theme = {
