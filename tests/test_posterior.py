@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 import dspt
 from dspt.internal.errors import InputError
 from dspt.posterior import label_posterior, model, noise_rate
-from dspt.posterior.discriminant import Sums, combined, discriminant
+from dspt.posterior.discriminant import Sums, combined, discriminants
 from dspt.posterior.transition import anchor_rows, estimate_transition, log_shares, uniform_transition
 
 CLASSES, WIDTH = 6, 12
@@ -47,7 +47,7 @@ class TestDiscriminant:
     def test_is_the_log_density_of_gaussians_with_one_covariance(self):
         x, labels, _ = clouds(6000, apart=3.0)
         x = x - x.mean(0)
-        found = discriminant(sums_of(x, labels, CLASSES), ridge=0.5)
+        found = discriminants(sums_of(x, labels, CLASSES), [0.5])[0]
         means = np.stack([x[labels == c].mean(0) for c in range(CLASSES)]).astype(np.float64)
         within = np.cov((x - means[labels]).T, bias=True)
         within += (0.5 + WIDTH / len(x)) * np.trace(within) / WIDTH * np.eye(WIDTH)
@@ -60,13 +60,13 @@ class TestDiscriminant:
         x, labels, _ = clouds()
         rows = np.arange(len(x)) % 5 == 0
         whole, part, rest = (sums_of(x[r], labels[r], CLASSES) for r in (slice(None), rows, ~rows))
-        one, other = discriminant(whole.without(part), 0.1), discriminant(rest, 0.1)
+        one, other = discriminants(whole.without(part), [0.1])[0], discriminants(rest, [0.1])[0]
         torch.testing.assert_close(one.weights, other.weights)
         torch.testing.assert_close(one.bias, other.bias)
 
     def test_a_class_without_samples_is_the_common_mean(self):
         x, labels, _ = clouds()
-        found = discriminant(sums_of(x - x.mean(0), labels, CLASSES + 1), 0.1)
+        found = discriminants(sums_of(x - x.mean(0), labels, CLASSES + 1), [0.1])[0]
         assert not found.weights[:, -1].any()
         assert not found.bias[-1]
 
@@ -75,17 +75,17 @@ class TestDiscriminant:
         others = labels > 0
         middle = x[~others].mean(0)
         one, many = (
-            discriminant(
+            discriminants(
                 sums_of(np.r_[x[others], np.tile(middle, (n, 1))], np.r_[labels[others], np.zeros(n, int)], CLASSES),
-                2.0,
-            )
+                [2.0],
+            )[0]
             for n in (1, 80)
         )
         assert one.weights[:, 0].norm() < 0.8 * many.weights[:, 0].norm()
 
     def test_combined_is_the_weighted_sum(self):
         x, labels, _ = clouds()
-        parts = [discriminant(sums_of(x, labels, CLASSES), ridge) for ridge in (0.1, 2.0)]
+        parts = discriminants(sums_of(x, labels, CLASSES), (0.1, 2.0))
         prior = torch.arange(CLASSES).float()
         found = combined(parts, (0.2, 0.7), prior)
         torch.testing.assert_close(found.weights, 0.2 * parts[0].weights + 0.7 * parts[1].weights)
@@ -255,7 +255,7 @@ class TestWhatIsFound:
         other[7] = (true[7] + 1) % CLASSES
         one, two = (model._Evidence(x, labels, None, CLASSES, np.full(len(x), -1), 1) for labels in (true, other))
         fold = one.fold[7]
-        pairs = [[discriminant(each, 0.1) for each in one_.others(one_.label_sums())] for one_ in (one, two)]
+        pairs = [[discriminants(each, [0.1])[0] for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)
         assert not torch.equal(pairs[0][fold - 1].weights, pairs[1][fold - 1].weights)
 

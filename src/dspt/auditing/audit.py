@@ -19,6 +19,9 @@ BOUNDARY = 0.5
 # Two classes cannot be told apart if so much of what is taken for either could as well be the other.
 INSEPARABLE = 0.5
 
+# Rows that are computed at once.
+_ROWS = 65536
+
 # What can be the matter with an image, as CleanVision calls it where it has a name for it.
 IMAGE_ISSUES = ("tiny", "odd_size", "odd_aspect_ratio", "blank", "dark", "light", "blurry")
 
@@ -107,13 +110,17 @@ class Audit:
     @cached_property
     def ranked(self) -> tuple[np.ndarray, np.ndarray]:
         """The most and the second most probable class of each sample, both (N,)."""
-        rows = np.arange(len(self.labels))
-        first = self.probabilities.argmax(1)
-        # Where nothing is known, all classes are as probable as each other, and the label stands.
-        first = np.where(self.probabilities[rows, self.labels] >= self.probabilities[rows, first], self.labels, first)
-        others = self.probabilities.copy()
-        others[rows, first] = -1
-        return first, others.argmax(1)
+        first, second = (np.empty(len(self.labels), np.int64) for _ in range(2))
+        for start in range(0, len(self.labels), _ROWS):
+            rows = slice(start, start + _ROWS)
+            p, labels = self.probabilities[rows].copy(), self.labels[rows]
+            each = np.arange(len(p))
+            best = p.argmax(1)
+            # Where nothing is known, all classes are as probable as each other, and the label stands.
+            first[rows] = best = np.where(p[each, labels] >= p[each, best], labels, best)
+            p[each, best] = -1
+            second[rows] = p.argmax(1)
+        return first, second
 
     @property
     def suspects(self) -> np.ndarray:
@@ -144,7 +151,8 @@ class Audit:
     def confusion(self) -> np.ndarray:
         """Return how many labels are expected to be which class: given (row) by true (column), (C, C)."""
         found = np.zeros((len(self.class_names),) * 2)
-        np.add.at(found, self.labels, self.probabilities.astype(np.float64))
+        for c in range(len(found)):
+            found[c] = self.probabilities[self.labels == c].sum(0, dtype=np.float64)
         return found
 
     def table(self) -> pd.DataFrame:

@@ -35,10 +35,10 @@ class Discriminant:
     bias: Tensor  # (C,)
 
 
-def discriminant(sums: Sums, ridge: float) -> Discriminant:
-    """Return the log likelihood of features under each class, up to what all classes share.
+def discriminants(sums: Sums, ridges: Sequence[float]) -> list[Discriminant]:
+    """Return the log likelihood of features under each class, up to what all classes share, once for each ridge.
 
-    The covariance is widened by `ridge` times the mean variance, and by more the fewer samples there are. A class's
+    The covariance is widened by a ridge times the mean variance, and by more the fewer samples there are. A class's
     mean is drawn towards the common one by as much as its samples are few and classes lie close: a class without a
     sample is the common mean, nearer to images of no other class than the other classes are.
 
@@ -46,7 +46,7 @@ def discriminant(sums: Sums, ridge: float) -> Discriminant:
     ----------
     sums : Sums
         Over the samples that are learnt from, their features centred.
-    ridge : float
+    ridges : sequence of float
         How much is added to every variance, as a share of their mean.
     """
     counts, products = sums.counts.double(), sums.products.double()
@@ -59,15 +59,21 @@ def discriminant(sums: Sums, ridge: float) -> Discriminant:
     # One sample a class, or copies alone, leave no variance within classes; and features may all be the same.
     spread = torch.maximum(within.diagonal().mean(), 1e-3 * products.diagonal().mean() / total)
     spread = torch.where(spread > 1e-9, spread, torch.ones_like(spread))
-    within.diagonal().add_(spread * (ridge + width / total))
-    directions = torch.cholesky_solve(means.T, torch.linalg.cholesky(within))
-    power = (means.T * directions).sum(0)
+    # A ridge keeps it well-conditioned: single precision will do from here on, in half the time.
+    within, spread, means = (within / spread).float(), spread.float(), (means / spread.sqrt()).float()
     seen = counts > 0.5
     dimensions = max(1, min(int(seen.sum()) - 1, width))
-    # How far classes lie apart in each direction, in units of the spread within them, chance taken off.
-    apart = (power[seen].mean() / dimensions - (1 / counts[seen]).mean()).nan_to_num(0.0).clamp_min(1e-3)
-    share = counts * apart / (counts * apart + 1)
-    return Discriminant((directions * share).float(), (-0.5 * share**2 * power).float())
+    found = []
+    for ridge in ridges:
+        widened = within.clone()
+        widened.diagonal().add_(ridge + float(width / total))
+        directions = torch.cholesky_solve(means.T, torch.linalg.cholesky(widened))
+        power = (means.T * directions).sum(0).double()
+        # How far classes lie apart in each direction, in units of the spread within them, chance taken off.
+        apart = (power[seen].mean() / dimensions - (1 / counts[seen]).mean()).nan_to_num(0.0).clamp_min(1e-3)
+        share = counts * apart / (counts * apart + 1)
+        found.append(Discriminant(directions * share.float() / spread.sqrt(), (-0.5 * share**2 * power).float()))
+    return found
 
 
 def combined(parts: Sequence[Discriminant], weights: Sequence[float], prior: Tensor) -> Discriminant:

@@ -23,7 +23,7 @@ from torch import Tensor
 from dspt.internal.checks import checked_labels, checked_rows, is_integer
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
-from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminant
+from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 from dspt.posterior.transition import ANCHORS, PARTS, Transition, estimate_transition, log_shares, uniform_transition
 
@@ -315,7 +315,7 @@ class _Evidence:
         since = 0
         for number in range(ROUNDS):
             parts = [
-                _Part([discriminant(one, ridge) for ridge in RIDGES], log_shares(given, transition))
+                _Part(discriminants(one, RIDGES), log_shares(given, transition))
                 for one, given in zip(self.others(sums), self.given_to_others, strict=True)
             ]
             for _ in range(2 if number == 0 else 1):  # the first transition is a guess
@@ -564,7 +564,7 @@ class _Evidence:
             p = self.buffer[rows]
             p.copy_(_normalised(self.believed(p * columns[torch.from_numpy(self.labels[rows])], rows)))
         sums = _added(self._sums(lambda rows: self.buffer[rows]))
-        parts = [discriminant(sums, ridge) for ridge in RIDGES]
+        parts = discriminants(sums, RIDGES)
         whole = combined(parts, model.mixture[: len(RIDGES)], log_shares(self.given_to_others.sum(0), matrix))
         weights = self.scale * whole.weights  # of the features as they come, not centred
         text_weight = model.mixture[-1] * self.text_scale if self.text_scale else 0.0
