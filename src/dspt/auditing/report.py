@@ -175,8 +175,8 @@ def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | 
     words = []
     if tells(audit):
         words.append(
-            "Give or take means two standard errors. If hard images are mislabelled more often than easy ones, the true "
-            "share is likelier above the estimate than below it."
+            "Give or take means two standard errors. If hard images are mislabelled more often than easy ones, the "
+            "true share is likelier above the estimate than below it."
         )
     elif not audit.can_tell:
         words.append("Neither the images nor the class names tell enough about the labels.")
