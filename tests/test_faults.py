@@ -26,6 +26,8 @@ from PIL import Image
 from problems import feature_file, features
 
 import dspt
+from dspt.auditing.folder import load as load_report
+from dspt.internal.errors import InputError
 from dspt.runs import Run
 
 SEED = int(os.environ.get("DSPT_FAULT_SEED", "1"))
@@ -84,6 +86,10 @@ def given(tmp_path_factory, victims, clip, text_tower) -> Given:
     things["run"] = folder / "run"
     done = victims(*trained(things, things["run"], "--seed", 1))
     assert done.status == 0, done
+    things["report"] = folder / "report"
+    other = feature_file(folder / "others.npz", 60, 40)
+    done = victims("audit", other, "--out", things["report"], "-q")
+    assert done.status == 0, done
     return things
 
 
@@ -100,6 +106,15 @@ def figures(run: Path) -> dict[str, Any] | None:
     told = {key: value for key, value in result.as_dict().items() if key not in ("seconds", "run")}
     files = {name: (run / name).read_bytes() for name in ("context.safetensors", "labels.csv", "metrics.jsonl")}
     return {**told, **files}
+
+
+def audited(report: Path) -> tuple[object, ...] | None:
+    """Return what a report says of every label; None if there is no whole one."""
+    try:
+        audit = load_report(report)
+    except InputError:
+        return None
+    return audit.source, audit.items, audit.noise_rate, audit.probabilities.tobytes()
 
 
 def stored(cache: Path) -> dict[str, Any]:
@@ -174,6 +189,7 @@ def runs_in(place: Path) -> dict[str, Any]:
 def scenarios(given: Given) -> dict[str, Scenario]:
     """Return the commands to which faults happen."""
     noise = ["noise", given["data"], "--noise", "sym:0.4", "--json"]
+    corrected = ["review", given["report"], "--format", "labels", "--accept", 0.9, "--json", "-q", "--export"]
     return {
         "encode": Scenario(
             lambda place: [
@@ -196,6 +212,27 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             # as it is told when it is stopped
             again=lambda place: trained(given, place / "run", "--seed", 2),
             advice=lambda place: trained(given, place / "run", "--seed", 2, "--overwrite"),
+        ),
+        "audit": Scenario(  # over a report about other data
+            lambda place: ["audit", given["data"], "--out", place / "report", "--json", "-q"],
+            lambda place: {"report": audited(place / "report")},
+            before=lambda place: shutil.copytree(given["report"], place / "report"),
+            kills=20,
+            imports=("dspt.workflows.audit", "pandas", "pyarrow.parquet"),
+        ),
+        "corrected": Scenario(
+            lambda place: ["review", given["report"], "--export", place / "labels.csv", *CORRECTED],
+            lambda place: {"labels.csv": bytes_of(place / "labels.csv")},
+            advice=lambda place: [
+                "review",
+                given["report"],
+                "--export",
+                place / "labels.csv",
+                *CORRECTED,
+                "--overwrite",
+            ],
+            kills=20,
+            imports=("dspt.workflows.audit", "pandas", "pyarrow.parquet"),
         ),
         "save": Scenario(
             lambda place: [given["new"], place / "out"],
@@ -226,7 +263,7 @@ def scenarios(given: Given) -> dict[str, Scenario]:
     }
 
 
-NAMES = ("encode", "train", "overwrite", "save", "first save", "export", "noise", "sweep")
+NAMES = ("encode", "train", "overwrite", "audit", "corrected", "save", "first save", "export", "noise", "sweep")
 
 
 @pytest.fixture
