@@ -221,16 +221,9 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             imports=("dspt.workflows.audit", "pandas", "pyarrow.parquet"),
         ),
         "corrected": Scenario(
-            lambda place: ["review", given["report"], "--export", place / "labels.csv", *CORRECTED],
+            lambda place: [*corrected, place / "labels.csv"],
             lambda place: {"labels.csv": bytes_of(place / "labels.csv")},
-            advice=lambda place: [
-                "review",
-                given["report"],
-                "--export",
-                place / "labels.csv",
-                *CORRECTED,
-                "--overwrite",
-            ],
+            advice=lambda place: [*corrected, place / "labels.csv", "--overwrite"],
             kills=20,
             imports=("dspt.workflows.audit", "pandas", "pyarrow.parquet"),
         ),
