@@ -19,6 +19,8 @@ BOUNDARY = 0.5
 # Two classes cannot be told apart if so much of what is taken for either could as well be the other.
 INSEPARABLE = 0.5
 
+# An estimate with such a standard error says nothing.
+USELESS_ERROR = 0.25
 # Rows that are computed at once.
 _ROWS = 65536
 
@@ -72,8 +74,10 @@ class Audit:
         Pairs of classes that cannot be told apart, and how much of them could be either.
     examples : int32 array of shape (N, 2, K)
         Rows of the nearest images with surely right labels, of the given class and of the predicted one; -1 for none.
+    decided : bool array of shape (N,), optional
+        Samples that somebody has decided about already.
     made_with : dict
-        "model", "version" and other facts about how it was made.
+        "model", "version", "path" (of the data, absolute) and other facts about how it was made.
     """
 
     source: str
@@ -94,7 +98,18 @@ class Audit:
     unusable: tuple[Fault, ...] = ()
     inseparable: tuple[tuple[int, int, float], ...] = ()
     examples: np.ndarray | None = field(default=None, repr=False)
+    decided: np.ndarray | None = field(default=None, repr=False)
     made_with: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Where the data lie, from whatever folder one looks; what the user called them if they are no file."""
+        return str(self.made_with.get("path") or self.source)
+
+    @property
+    def tells(self) -> bool:
+        """Whether the share of wrong labels is known well enough to be told."""
+        return bool(self.can_tell and self.noise_rate_error < USELESS_ERROR)
 
     @property
     def label_quality(self) -> np.ndarray:
@@ -129,8 +144,14 @@ class Audit:
         return np.asarray(rows[np.argsort(self.label_quality[rows], kind="stable")])
 
     def looks(self, budget: int) -> np.ndarray:
-        """Return the rows that are worth a look first, as many as asked for: the labels most likely to be wrong."""
-        return np.argsort(self.label_quality, kind="stable")[: max(0, budget)]
+        """Return the rows that are worth a look first, as many as asked for: the labels most likely to be wrong.
+
+        Those that somebody has decided about already are not among them.
+        """
+        order = np.argsort(self.label_quality, kind="stable")
+        if self.decided is not None:
+            order = order[~self.decided[order]]
+        return order[: max(0, budget)]
 
     @property
     def groups(self) -> np.ndarray:
