@@ -27,7 +27,9 @@ from dspt.review.decisions import KEEP, RELABEL, REMOVE, Decision
 NAMES = ("cat", "dog", "red_panda")
 
 
-def audit_of(labels, probabilities=None, names=NAMES, items=None, splits=None, source="photos") -> Audit:
+def audit_of(
+    labels, probabilities=None, names=NAMES, items=None, splits=None, source="photos", made_with=None
+) -> Audit:
     """Return an audit that has been told all but what follows from it."""
     labels = np.array(labels, np.int64)
     n, c = len(labels), len(names)
@@ -47,6 +49,7 @@ def audit_of(labels, probabilities=None, names=NAMES, items=None, splits=None, s
         class_noise_rates=np.full(c, 0.1),
         fits_no_class=np.full(n, 0.5, np.float32),
         is_outlier=np.zeros(n, bool),
+        made_with=made_with or {},
     )
 
 
@@ -100,6 +103,13 @@ def test_a_person_counts_before_a_proposal_and_a_proposal_before_the_given_label
 def test_a_proposal_of_just_the_probability_asked_for_is_taken():
     audit = audit_of([0, 0], [[0.1, 0.9, 0], [0.11, 0.89, 0]])
     assert final_labels(audit, {}, accept=0.9)[0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("label", [0, 2, 7, -1])
+def test_a_label_that_is_kept_is_the_given_one_whatever_else_was_written_down(label):
+    labels, sources = final_labels(audit_of([0, 1]), {1: Decision(KEEP, label)})
+    assert labels.tolist() == [0, 1]
+    assert sources == ("given", "person")
 
 
 def test_nothing_is_accepted_where_nothing_can_be_told():
@@ -276,6 +286,50 @@ def test_a_file_of_the_source_is_never_written_over(tmp_path):
     with pytest.raises(InputError, match="part of the source"):
         write_manifest(audit, {}, odd, [str(odd), *paths[1:]], overwrite=True)
     assert source.read_text() == "path,label\n"
+
+
+def test_the_source_is_known_from_whatever_folder_one_looks(tmp_path, monkeypatch):
+    source = tmp_path / "a" / "data.csv"
+    audit = audit_of([0, 1, 2], source="data.csv", made_with={"path": str(source)})
+    paths = pictures(audit, tmp_path / "a")
+    source.write_text("path,label\n")
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    with pytest.raises(InputError, match="part of the source"):
+        write_manifest(audit, {}, Path("../a/data.csv"), paths, overwrite=True)
+    with pytest.raises(InputError, match="part of the source"):
+        write_labels(audit, {}, Path("../a/data.csv"), overwrite=True)
+    assert source.read_text() == "path,label\n"
+    write_manifest(audit, {}, Path("data.csv"), paths)
+    assert (tmp_path / "b" / "data.csv").exists()
+
+
+@pytest.mark.parametrize("where", ["corrected.csv", "cat/corrected.csv", "../link/corrected.csv"])
+def test_nothing_is_written_into_a_folder_of_images(tmp_path, monkeypatch, where):
+    audit = audit_of([0, 1, 2], source="photos", made_with={"path": str(tmp_path / "photos")})
+    paths = pictures(audit, tmp_path / "photos")
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    before = state(tmp_path / "photos")
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    for write in (
+        lambda out: write_manifest(audit, {}, out, paths, overwrite=True),
+        lambda out: write_labels(audit, {}, out, overwrite=True),
+    ):
+        with pytest.raises(InputError, match=r"it lies in the source .*; give a name outside of it"):
+            write(Path("../photos") / where)
+    assert state(tmp_path / "photos") == before
+    write_manifest(audit, {}, tmp_path / "photos.csv", paths)
+
+
+def test_a_copy_stays_out_of_the_source_from_whatever_folder_one_looks(tmp_path, monkeypatch):
+    items = ["x/a.png", "y/b.png", "z/c.png"]
+    audit = audit_of([0, 1, 2], items=items, source="photos", made_with={"path": str(tmp_path / "photos")})
+    paths = pictures(audit, tmp_path / "photos")
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    with pytest.raises(InputError, match="are not apart"):
+        apply_to_copy(audit, {}, paths, Path("../photos/copy"))
 
 
 def test_a_file_that_is_there_is_replaced_only_if_asked_for(tmp_path):

@@ -296,9 +296,32 @@ def test_what_was_accepted_does_not_come_back_as_a_decision(tmp_path):
 def test_a_manifest_comes_back(tmp_path, kind):
     audit = found_audit(items=["cat/=1.png", "cat/1.png", "dog/-2.png", "dog/3.png", "red_panda/4.png"])
     paths = pictures(audit, tmp_path / "photos")
-    write_manifest(audit, {0: relabel(2), 2: relabel(0)}, tmp_path / f"x{kind}", paths)
-    found = read_corrections(tmp_path / f"x{kind}", audit)
-    assert {row: decision.label for row, decision in found.items()} == {0: 2, 1: 0, 2: 0, 3: 1, 4: 2}
+    decided = {0: relabel(2), 2: relabel(0), 4: Decision(KEEP, 2)}
+    for accept in (None, 0.8):
+        write_manifest(audit, decided, tmp_path / f"x{kind}", paths, accept, overwrite=True)
+        assert read_corrections(tmp_path / f"x{kind}", audit) == decided
+
+
+def test_what_was_changed_in_a_manifest_since_is_a_decision(tmp_path):
+    lines = [
+        "path,label,given_label,decided_by",
+        "cat/0.png,dog,cat,given",  # changed
+        "cat/1.png,cat,cat,accepted",  # what was accepted is taken back
+        "dog/2.png,,dog,given",  # taken out
+        "dog/3.png,dog,dog,given",
+        "red_panda/4.png,red panda,red_panda,given",  # only spelt otherwise
+    ]
+    assert read(tmp_path, "\n".join(lines)) == {0: relabel(1), 1: Decision(KEEP, 0), 2: DROP}
+    accepted = "path,label,given_label,decided_by\ncat/1.png,{},cat,accepted\n"
+    assert read(tmp_path, accepted.format("dog")) == {}
+    assert read(tmp_path, accepted.format("red_panda")) == {1: relabel(2)}
+    kept = "path,label,given_label,decided_by\ncat/1.png,cat,cat,person\n"
+    assert read(tmp_path, kept) == {1: Decision(KEEP, 0)}
+
+
+def test_a_column_of_given_labels_alone_makes_no_manifest(tmp_path):
+    assert read(tmp_path, "item,label,given_label\ncat/0.png,cat,cat\n") == {0: Decision(KEEP, 0)}
+    assert read(tmp_path, "item,label,decided_by\ncat/0.png,cat,given\n") == {0: Decision(KEEP, 0)}
 
 
 # In: tables
@@ -377,10 +400,33 @@ def test_the_same_said_twice_is_said_once(tmp_path):
         ("index,label\n1,3\n", "label: expected 0..2, found 3 at line 2; correct it"),
         ("index,label\n1,-3\n", "label '-3' at line 2 is no class of photos"),
         ("name,label\ncat/0.png,dog\n", "has no column item, path or index; expected a table"),
-        ("item,class\ncat/0.png,dog\n", "has no column 'label'"),
-        ("", "it is empty"),
+        (
+            "item,class\ncat/0.png,dog\n",
+            "has no column label; expected a table with the columns item (or path, or index) and label",
+        ),
+        (
+            "name,class\ncat/0.png,dog\n",
+            "has no column item, path or index and no column label; expected a table with the columns item",
+        ),
+        ("", "it is empty; expected a table with the columns item (or path, or index) and label"),
         ([{"image": "x", "choice": "cat"}], "task 0 is none of Label Studio's; expected a table"),
         ([1], "task 0 is none of Label Studio's"),
+        *(
+            (
+                [{"id": 7, "data": {"item": "cat/0.png"}, "annotations": [annotation]}],
+                "an annotation of task 7 is none of Label Studio's; expected a table",
+            )
+            for annotation in (
+                5,
+                {"result": 5},
+                {"result": "dog"},
+                {"result": [5]},
+                {"result": [{"value": 5}]},
+                {"result": [{"value": {"choices": 7}}]},
+                {"result": [{"value": {"choices": "dog"}}]},
+            )
+        ),
+        ([{"id": 7, "data": {"image": "http://["}}], "task 7 has neither an item nor an image"),
         ([{"id": 7, "data": {}, "annotations": []}], "task 7 has neither an item nor an image"),
         ({"classes": ["cat"]}, "it has no labels of samples"),
         ({"classes": ["cat"], "labels": {"cat/0": 1}}, "'cat/0' has '1', which is not one class"),

@@ -73,7 +73,10 @@ def parsed(path: Path) -> Parsed:
         ({"noise_rate": 0.001}, "Hardly any of the 60 labels is wrong (0 %, give or take 3)."),
         ({"can_tell": False}, "How many of the 60 labels are wrong cannot be told."),
         ({"noise_rate_error": 0.25}, "How many of the 60 labels are wrong cannot be told."),
-        ({"noise_rate": float("nan")}, "How many of the 60 labels are wrong cannot be told."),
+        (
+            {"noise_rate": float("nan"), "noise_rate_error": float("nan")},
+            "How many of the 60 labels are wrong cannot be told.",
+        ),
     ],
 )
 def test_the_headline_is_the_estimate_with_two_standard_errors(changed, sentence):
@@ -117,8 +120,47 @@ def test_a_budget_shows_so_many_and_how_many_of_them_should_be_wrong():
 def test_where_nothing_can_be_told_nothing_is_said_to_be_wrong():
     data = page_data(make_audit(can_tell=False))
     assert data["suspects"]["image"] == data["worst"] == data["confusion"]["classes"] == []
-    assert data["summary"]["expected_everywhere"] is None
-    assert not data["summary"]["tells"]
+    assert data["summary"]["expected"] is data["summary"]["expected_everywhere"] is None
+    assert data["summary"]["can_tell"] is False
+
+
+def test_where_nothing_can_be_told_a_budget_claims_nothing_about_those_it_shows():
+    data = page_data(make_audit(can_tell=False), budget=20)
+    assert len(data["suspects"]["image"]) == data["summary"]["listed"] == 20
+    for name in ("proposed", "p", "runner", "q", "quality"):
+        assert data["suspects"][name] == [None] * 20
+    assert data["suspects"]["examples"] == []
+    assert data["summary"]["explanation"] == (
+        "Neither the images nor the class names tell enough about the labels. None is called wrong."
+    )
+
+
+@pytest.mark.parametrize("budget", [None, 20])
+def test_an_estimate_that_is_worth_nothing_is_in_no_figure(budget):
+    audit = make_audit(noise_rate_error=0.3)
+    data = page_data(audit, budget)
+    assert data["worst"] == data["confusion"]["classes"] == data["confusion"]["counts"] == []
+    assert data["summary"]["expected"] is data["summary"]["expected_everywhere"] is None
+    assert "should be wrong" not in data["summary"]["explanation"]
+    assert data["suspects"]["p"][0] == pytest.approx(0.95), "what is known of a single label is shown"
+
+
+@pytest.mark.parametrize("budget", [None, 5])
+def test_labels_that_are_decided_follow_after_those_listed(budget):
+    audit = make_audit()
+    plain, data = page_data(audit, budget), page_data(audit, budget, decided=[40, 2, 30])
+    rows = [data["images"]["row"][image] for image in data["suspects"]["image"]]
+    listed = 12 if budget is None else 5
+    assert rows == [*range(listed), 30, 40]
+    assert data["summary"]["listed"] == plain["summary"]["listed"] == listed
+    for name in ("expected", "explanation"):
+        assert data["summary"][name] == plain["summary"][name]
+    assert len(data["suspects"]["p"]) == len(data["suspects"]["examples"]) == listed + 2
+
+
+def test_a_page_does_not_tell_where_the_data_lie():
+    data = page_data(make_audit(made_with={"model": "embedded", "path": "/home/somebody/photos"}))
+    assert data["made_with"] == {"model": "embedded"}
 
 
 def test_the_worst_classes_and_the_confusion():

@@ -128,6 +128,34 @@ def test_whether_it_was_proposed_is_kept(path):
         assert {row: one.agreed for row, one in made.current().items()} == {0: True, 1: False, 2: False, 3: None}
 
 
+def test_many_decisions_of_different_kinds_are_one_batch(decisions, path):
+    decisions.decide([0], KEEP, 0)
+    taken = {0: Decision(RELABEL, 2), 3: Decision(REMOVE, -1), 1: Decision(KEEP, 1, agreed=True)}
+    batch = decisions.take(taken)
+    assert decisions.current() == taken
+    assert decisions.current()[1].agreed is True
+    assert decisions.current()[0].agreed is None
+    assert sorted(decisions.rows(batch)) == [0, 1, 3]
+    assert decisions.undo() == batch
+    assert decisions.current() == {0: Decision(KEEP, 0)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{4: Decision(KEEP, 0)}, {1: Decision(RELABEL, 3)}, {1: Decision("burn", 0)}, {1: Decision(KEEP, -1)}]
+)
+def test_many_decisions_are_taken_whole_or_not_at_all(decisions, wrong):
+    with pytest.raises(InputError):
+        decisions.take({0: Decision(REMOVE, -1), **wrong})
+    assert decisions.current() == {}
+    assert decisions.undo() is None
+
+
+def test_taking_no_decisions_leaves_nothing_to_undo(decisions):
+    batch = decisions.decide([0], REMOVE)
+    assert decisions.take({}) == 0
+    assert decisions.undo() == batch
+
+
 def test_what_is_not_there_any_more_is_told_and_not_lost(path):
     with Decisions(path, ITEMS, NAMES) as made:
         made.decide([0, 1], RELABEL, [2, 1])
@@ -438,6 +466,9 @@ def test_nothing_to_undo(served):
         ({"rows": [60], "labels": [0], "action": "keep"}, 400, "row 60"),
         ({"rows": [-1], "labels": [0], "action": "keep"}, 400, "row -1"),
         ({"rows": [0], "labels": [4], "action": "keep"}, 400, "label 4"),
+        ({"rows": [0], "labels": [4], "action": "relabel"}, 400, "label 4: expected 0..3"),
+        ({"rows": [4, 1], "labels": [0, 2], "action": "keep"}, 400, "label 2: expected 1, which is given, to keep"),
+        ({"rows": [0], "labels": [-1], "action": "keep"}, 400, "label -1: expected 0, which is given, to keep"),
         ({"rows": [0], "labels": [], "action": "keep"}, 400, "0 for 1 rows"),
         ({"rows": "0", "labels": [0], "action": "keep"}, 400, "rows: expected a list"),
         ({"rows": [0.5], "labels": [0], "action": "keep"}, 400, "rows: expected a list"),
@@ -565,6 +596,62 @@ def test_a_refit_that_fails_is_a_sentence_and_leaves_the_list(tmp_path):
         answer = client.post("/refit", json={"generation": generation}, headers=ORIGIN)
         assert answer.status_code == 400
         assert answer.json()["error"] == "too few labels are left to learn from"
+
+
+def _client(folder, **given) -> TestClient:
+    app = make_app(folder, TOKEN, port=PORT, **({"audit": make_audit(), "open_picture": draw} | given))
+    return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", cookies={f"dspt-{PORT}": TOKEN})
+
+
+def _rows(data) -> list[int]:
+    return [data["images"]["row"][image] for image in data["suspects"]["image"]]
+
+
+def test_a_review_that_is_started_again_goes_on_from_what_was_decided(tmp_path):
+    audit, asked = make_audit(), []
+
+    def refit(report, decided):
+        asked.append(decided)
+        return make_audit(wrong=6)
+
+    with Decisions(tmp_path / "decisions.sqlite", audit.items, CLASSES) as made:
+        made.decide([0], REMOVE)
+    client = _client(tmp_path, refit=refit)
+    assert "About 6 of 60 labels" in client.get("/").text
+    assert client.get("/data.json").json()["summary"]["listed"] == 6
+    assert asked == [{0: Decision(REMOVE, -1)}]
+
+
+def test_a_review_is_not_kept_from_starting_by_a_refit_that_fails(tmp_path):
+    def refit(report, decided):
+        raise InputError("too few labels are left to learn from")
+
+    with Decisions(tmp_path / "decisions.sqlite", make_audit().items, CLASSES) as made:
+        made.decide([0], REMOVE)
+    client = _client(tmp_path, refit=refit)
+    data = client.get("/data.json").json()
+    assert data["summary"]["listed"] == 12
+    answer = client.post("/refit", json={"generation": data["generation"]}, headers=ORIGIN)
+    assert answer.json()["error"] == "too few labels are left to learn from"
+
+
+def test_what_was_decided_can_be_found_again_after_a_refit(tmp_path):
+    client = _client(tmp_path, refit=lambda report, decided: make_audit(wrong=6))
+    generation = client.get("/data.json").json()["generation"]
+    body = {"generation": generation, "rows": [8, 3], "labels": [0, 3], "action": "keep"}
+    assert client.post("/decide", json=body, headers=ORIGIN).status_code == 200
+    client.post("/refit", json={"generation": generation}, headers=ORIGIN)
+    data = client.get("/data.json").json()
+    assert data["summary"]["listed"] == 6
+    assert _rows(data) == [*range(6), 8]
+
+
+def test_where_nothing_is_proposed_nobody_agrees_or_disagrees(tmp_path):
+    client = _client(tmp_path, audit=make_audit(can_tell=False), budget=5)
+    generation = client.get("/data.json").json()["generation"]
+    body = {"generation": generation, "rows": [0], "labels": [1], "action": "relabel"}
+    answer = client.post("/decide", json=body, headers=ORIGIN)
+    assert answer.json() == {"changed": [[0, "relabel", 1, None]]}
 
 
 def test_without_refit_there_is_none(tmp_path):

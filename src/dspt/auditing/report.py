@@ -9,7 +9,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -22,6 +22,7 @@ from markupsafe import Markup
 from PIL import Image, features
 
 from dspt.auditing.audit import IMAGE_ISSUES, Audit
+from dspt.auditing.folder import PAGE, THUMBS
 from dspt.internal.errors import InputError
 from dspt.internal.files import parse_json, read_text, remove, replacing, write_text
 from dspt.internal.names import printable
@@ -40,8 +41,6 @@ EMBEDDED_BYTES = 6_000_000
 # So many images of suspects and of other findings get a thumbnail, and so many suspects have examples beside them: what
 # a minute is enough for. The review makes thumbnails when they are looked at, and has examples for more.
 MOST_PICTURES, MOST_OTHERS, MOST_EXAMPLES, MOST_SERVED_EXAMPLES = 10_000, 2_000, 1_000, 20_000
-# An estimate with such a standard error says nothing.
-USELESS_ERROR = 0.25
 # A heat map of more classes cannot be read.
 MOST_CONFUSED = 20
 
@@ -80,20 +79,20 @@ def write_page(
     rows, own = data["images"]["row"], data["summary"]["images_of_suspects"]
     rows = rows[: min(own, MOST_PICTURES)] + rows[own:][:MOST_OTHERS]
     sheets, places = _sheets(rows, open_picture, reporter or Reporter(silent=True))
-    names = _write_sheets(out / "thumbs", sheets, places, audit)
+    names = _write_sheets(out / THUMBS, sheets, places, audit)
     data["images"]["place"] = [places.get(row, -1) for row in data["images"]["row"]]
     data["sheets"] = []
     room = EMBEDDED_BYTES
     for name, content in zip(names, sheets, strict=True):
         room -= len(content) * 4 // 3
-        address = f"data:{_mime(name)};base64,{base64.b64encode(content).decode()}" if room >= 0 else f"thumbs/{name}"
-        data["sheets"].append(address)
-    write_text(out / "index.html", _page(data, inline=True))
+        inside = room >= 0 and f"data:{mime(content)};base64,{base64.b64encode(content).decode()}"
+        data["sheets"].append(inside or f"{THUMBS}/{name}")
+    write_text(out / PAGE, _page(data, inline=True))
     # Only now, as the page that stood there before needed them.
-    for old in (out / "thumbs").glob("*"):
+    for old in (out / THUMBS).glob("*"):
         if old.name not in {*names, PLACES} and old.suffix in (".webp", ".jpg"):
             remove(old)
-    return out / "index.html"
+    return out / PAGE
 
 
 def served_page(data: dict[str, Any]) -> str:
@@ -151,10 +150,15 @@ def encoded(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
+def mime(content: bytes) -> str:
+    """Return what kind of file thumbnails are that `encoded` has made."""
+    return "image/webp" if content[:4] == b"RIFF" else "image/jpeg"
+
+
 def headline(audit: Audit) -> str:
     """Return how many labels are wrong, as a sentence: "About 91 of 600 labels are wrong (15 %, give or take 3)."."""
     number = len(audit.labels)
-    if not tells(audit):
+    if not audit.tells:
         return f"How many of the {number:,} labels are wrong cannot be told."
     wrong = audit.noise_rate * number
     share, spread = _percent(audit.noise_rate, 2 * audit.noise_rate_error)
@@ -164,16 +168,10 @@ def headline(audit: Audit) -> str:
     return f"About {_three_digits(wrong):,} of {number:,} {is_are} wrong ({share} %, give or take {spread})."
 
 
-def tells(audit: Audit) -> bool:
-    """Return whether an audit tells how many labels are wrong."""
-    error = audit.noise_rate_error
-    return bool(audit.can_tell and np.isfinite(audit.noise_rate) and error < USELESS_ERROR)
-
-
-def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | None) -> str:
+def _explanation(audit: Audit, count: int, expected: float | None, budget: int | None) -> str:
     """Return what is below the headline: what the figures mean, and what is listed."""
     words = []
-    if tells(audit):
+    if audit.tells:
         words.append(
             "Give or take means two standard errors. If hard images are mislabelled more often than easy ones, the "
             "true share is likelier above the estimate than below it."
@@ -182,21 +180,21 @@ def _explanation(audit: Audit, rows: np.ndarray, expected: float, budget: int | 
         words.append("Neither the images nor the class names tell enough about the labels.")
     else:
         words.append("The images tell too little about the labels for an estimate that would be worth its name.")
-    count, plural = len(rows), len(rows) != 1
-    if budget is not None:
+    plural = count != 1
+    if not audit.can_tell:
+        words.append("None is called wrong.")
+    elif budget is not None:
+        wrong = "" if expected is None else f"; about {_three_digits(expected):,} of them should be wrong"
         words.append(
-            f"Below {'are' if plural else 'is'} the {count:,} label{'s' if plural else ''} most worth a look; "
-            f"about {_three_digits(expected):,} of them should be wrong."
+            f"Below {'are' if plural else 'is'} the {count:,} label{'s' if plural else ''} most worth a look{wrong}."
         )
     elif count:
         words.append(
             f"{count:,} label{'s are' if plural else ' is'} more likely wrong than right"
             f"{', listed below, the surest first' if plural else ''}."
         )
-    elif audit.can_tell:
-        words.append("No label is more likely wrong than right.")
     else:
-        words.append("None is called wrong.")
+        words.append("No label is more likely wrong than right.")
     return " ".join(words)
 
 
@@ -209,11 +207,17 @@ def proposals(audit: Audit) -> np.ndarray:
     return np.where(first == audit.labels, second, first)
 
 
-def page_data(audit: Audit, budget: int | None = None, examples: int = MOST_SERVED_EXAMPLES) -> dict[str, Any]:
+def page_data(
+    audit: Audit,
+    budget: int | None = None,
+    examples: int = MOST_SERVED_EXAMPLES,
+    decided: Collection[int] = (),
+) -> dict[str, Any]:
     """Return all that the page shows as columns of plain values, ready for JSON.
 
     Images that are shown are numbered in the order in which they are met; everything else refers to them by that
     number. Names are made printable; what is decided on the page refers to rows and classes by number, never by name.
+    What is not known is null: where nothing can be told, no label has a probability, another class or examples.
 
     Parameters
     ----------
@@ -223,6 +227,9 @@ def page_data(audit: Audit, budget: int | None = None, examples: int = MOST_SERV
         Show so many labels that are worth a look first, instead of those called wrong.
     examples : int
         So many of the suspects, the first ones, have images of either class beside them.
+    decided : collection of int
+        Rows that somebody has decided about: those that are not listed follow after the others, so that they can be
+        found again. "listed" in the summary is how many come before them.
 
     Returns
     -------
@@ -231,6 +238,9 @@ def page_data(audit: Audit, budget: int | None = None, examples: int = MOST_SERV
         (columns "image", "proposed", "p", "runner", "q", "quality", "examples") and "findings".
     """
     rows = audit.suspects if budget is None else audit.looks(budget)
+    listed = len(rows)
+    rows = np.concatenate([rows, np.setdiff1d(np.array(sorted(decided), np.int64), rows)])
+    known = audit.can_tell
     quality = audit.label_quality
     first, second = audit.ranked
     right = first[rows] == audit.labels[rows]
@@ -239,40 +249,41 @@ def page_data(audit: Audit, budget: int | None = None, examples: int = MOST_SERV
     images = _Images()
     suspects: dict[str, list[Any]] = {
         "image": [],
-        "proposed": proposed.tolist(),
-        "p": _rounded(audit.probabilities[rows, proposed]),
-        "runner": runner.tolist(),
-        "q": _rounded(audit.probabilities[rows, runner]),
-        "quality": _rounded(quality[rows]),
+        "proposed": proposed.tolist() if known else [None] * len(rows),
+        "p": _rounded(audit.probabilities[rows, proposed]) if known else [None] * len(rows),
+        "runner": runner.tolist() if known else [None] * len(rows),
+        "q": _rounded(audit.probabilities[rows, runner]) if known else [None] * len(rows),
+        "quality": _rounded(quality[rows]) if known else [None] * len(rows),
         "examples": [],
     }
     for position, row in enumerate(rows.tolist()):
         suspects["image"].append(images.number(row))
-        if audit.examples is not None and position < examples:
+        if known and audit.examples is not None and position < examples:
             both = audit.examples[row][:, :4].tolist()
             # Examples are those of the most probable class, which is no other one where the label may be right.
             if right[position]:
                 both[1] = []
             suspects["examples"].append([[images.number(one) for one in some if one >= 0] for some in both])
-    expected = float((1 - quality[rows]).sum())
+    expected, everywhere = (round(float((1 - each).sum()), 2) for each in (quality[rows[:listed]], quality))
     own = len(images.rows)
     found = _findings(audit, images)
     order = images.rows
     several = len(set(audit.splits)) > 1
+    # A page may be shown to others, whom folders of this machine do not concern.
+    made_with = {name: value for name, value in audit.made_with.items() if name != "path"}
     return {
         "source": printable(audit.source),
-        "made_with": {printable(str(k)): printable(str(v)) for k, v in audit.made_with.items() if v not in (None, "")},
+        "made_with": {printable(str(k)): printable(str(v)) for k, v in made_with.items() if v not in (None, "")},
         "summary": {
             "headline": headline(audit),
-            "explanation": _explanation(audit, rows, expected, budget),
+            "explanation": _explanation(audit, listed, expected if audit.tells else None, budget),
             "samples": len(audit.labels),
-            "tells": tells(audit),
-            "rate": _finite(audit.noise_rate),
-            "error": _finite(audit.noise_rate_error),
+            "can_tell": known,
             "budget": budget,
+            "listed": listed,
             "images_of_suspects": own,
-            "expected": round(expected, 2),
-            "expected_everywhere": round(float((1 - quality).sum()), 2) if audit.can_tell else None,
+            "expected": expected if audit.tells else None,
+            "expected_everywhere": everywhere if audit.tells else None,
         },
         "classes": [printable(name) for name in audit.class_names],
         "worst": _worst(audit),
@@ -341,7 +352,7 @@ def _findings(audit: Audit, images: _Images) -> dict[str, Any]:
 
 def _worst(audit: Audit) -> list[list[float]]:
     """Return the classes with wrong labels, the worst first: class, share of wrong labels, number of labels."""
-    if not audit.can_tell:
+    if not audit.tells:
         return []
     counts = np.bincount(audit.labels, minlength=len(audit.class_names))
     rates = np.nan_to_num(np.asarray(audit.class_noise_rates, dtype=np.float64))
@@ -351,7 +362,7 @@ def _worst(audit: Audit) -> list[list[float]]:
 
 def _confusion(audit: Audit) -> dict[str, Any]:
     """Return how many labels given as one class should be another, for the classes most often confused."""
-    if not audit.can_tell:
+    if not audit.tells:
         return {"classes": [], "counts": []}
     counts = audit.confusion()
     np.fill_diagonal(counts, 0)
@@ -443,10 +454,6 @@ def _digest(items: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _mime(name: str) -> str:
-    return "image/webp" if name.endswith("webp") else "image/jpeg"
-
-
 def _percent(share: float, spread: float) -> tuple[str, str]:
     """Return two shares as percentages, with as many digits as the second one justifies."""
     digits = 0 if 100 * spread >= 1 else 1
@@ -461,7 +468,3 @@ def _three_digits(number: float) -> int:
 def _rounded(values: np.ndarray, digits: int = 4) -> list[float]:
     found: list[float] = np.round(np.asarray(values, dtype=np.float64), digits).tolist()
     return found
-
-
-def _finite(value: float) -> float | None:
-    return round(float(value), 6) if np.isfinite(value) else None

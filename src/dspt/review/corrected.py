@@ -24,7 +24,7 @@ from dspt.internal.files import check_free, check_regular, file_error, replacing
 from dspt.internal.names import spreadsheet_cell
 from dspt.internal.progress import Reporter
 from dspt.noise import labelfiles
-from dspt.review.decisions import ACTIONS, REMOVE, Decision
+from dspt.review.decisions import ACTIONS, KEEP, REMOVE, Decision
 
 PERSON, ACCEPTED, GIVEN = "person", "accepted", "given"
 MANIFESTS = (".csv", ".jsonl", ".parquet")
@@ -47,7 +47,7 @@ def final_labels(
     ----------
     audit : Audit
     decisions : dict
-        What a person has decided, by row; it counts before anything else.
+        What a person has decided, by row; it counts before anything else. A label that is kept is the given one.
     accept : float, optional
         Proposals of at least this probability, above 0.5 and at most 1, are taken for labels that are called wrong.
         None takes none.
@@ -71,7 +71,7 @@ def final_labels(
     for row, decision in decisions.items():
         if not 0 <= row < n:
             raise InputError(f"decisions: expected rows 0..{n - 1}, found {row}; they are of another audit")
-        label = -1 if decision.action == REMOVE else decision.label
+        label = {REMOVE: -1, KEEP: int(audit.labels[row])}.get(decision.action, decision.label)
         if decision.action not in ACTIONS or not (label == -1 if decision.action == REMOVE else 0 <= label < c):
             raise InputError(
                 f"decisions: {decision.action!r} with class {decision.label} of {c} at row {row} makes no sense; "
@@ -296,8 +296,8 @@ def check_outside(audit: Audit, files: Sequence[str], out: Path) -> None:
     """Raise `InputError` if the folder `out` lies in one of the source, or the other way round."""
     rows = zip(files, audit.items, audit.labels.tolist(), strict=False)
     sources = {_class_folder(file, item, audit.class_names[label])[0] for file, item, label in rows}
-    if os.path.isdir(audit.source):
-        sources.add(audit.source)
+    if os.path.isdir(audit.place):
+        sources.add(audit.place)
     real = os.path.realpath(out)
     for source in map(os.path.realpath, sources):
         if source in (real, *_above(real)) or real in _above(source):
@@ -305,10 +305,12 @@ def check_outside(audit: Audit, files: Sequence[str], out: Path) -> None:
 
 
 def _check_apart(audit: Audit, out: Path, files: Sequence[str]) -> None:
-    """Raise `InputError` if a file would be written over one of the source."""
-    real = os.path.realpath(out)
-    if real == os.path.realpath(audit.source) or (out.exists() and any(os.path.realpath(f) == real for f in files)):
+    """Raise `InputError` if a file would be written over one of the source, or into its folder."""
+    real, place = os.path.realpath(out), os.path.realpath(audit.place)
+    if real == place or (out.exists() and any(os.path.realpath(file) == real for file in files)):
         raise InputError(f"{out}: it is part of the source, which stays as it is; give another name")
+    if os.path.isdir(place) and place in _above(real):
+        raise InputError(f"{out}: it lies in the source {place}, which stays as it is; give a name outside of it")
 
 
 def _writable(audit: Audit, labels: np.ndarray, kind: str, out: Path) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,6 +51,10 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_FORM};
 """
 _STANDING = f"batch NOT IN (SELECT batch FROM events WHERE action = '{_UNDO}') AND action != '{_UNDO}'"
+
+
+# Row, item, occurrence, action, class, and whether it was proposed.
+_Event = tuple[int, str, int, str, str | None, bool | None]
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,24 @@ class Decisions:
         proposed : sequence of int, optional
             The class that was proposed for each, to tell later how often that was right.
         """
-        events = self._events(rows, action, label, proposed)
+        return self._add(self._events(rows, action, label, proposed), request)
+
+    def take(self, decisions: Mapping[int, Decision]) -> int:
+        """Return the number of a new batch: many decisions, each its own, which are taken whole and undone as one.
+
+        Parameters
+        ----------
+        decisions : dict
+            What is decided, by row. Where there are none, nothing is written, and the number is 0.
+        """
+        events = []
+        for row, one in decisions.items():
+            [event] = self._events([row], one.action, one.label, None)
+            events.append((*event[:-1], one.agreed))
+        return self._add(events, None) if events else 0
+
+    def _add(self, events: Sequence[_Event], request: str | None) -> int:
+        """Return the number of a new batch of these events, or of the one that the same request has made."""
         with self._told(), self._writing() as execute:
             if request is not None:
                 made = execute("SELECT batch FROM events WHERE request = ? LIMIT 1", (request,)).fetchone()
@@ -187,7 +208,7 @@ class Decisions:
 
     def _events(
         self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, proposed: Sequence[int] | None
-    ) -> list[tuple[int, str, int, str, str | None, bool | None]]:
+    ) -> list[_Event]:
         if action not in ACTIONS:
             raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
         if not len(rows):

@@ -43,10 +43,25 @@ LOCAL_FILES = "/data/local-files/?d="
 
 # What the labelling page of Label Studio calls the image, the class, and what else becomes of a sample.
 _IMAGE, _LABEL, _SAMPLE = "image", "label", "sample"
-_TABLE = Wanted(("label",), ("item", "path", "index"), numbers=("label", "index"), each="each corrected sample")
+_NAMED_BY = ("item", "path", "index")
 _FORMS = (
     "expected a table with the columns item (or path, or index) and label, the JSON of Label Studio, or FiftyOne's "
     "labels.json"
+)
+
+
+class _Columns(Wanted):
+    """The columns of corrections; which of them must be there is not for a table to say."""
+
+    def __str__(self) -> str:
+        return _FORMS
+
+
+_TABLE = _Columns(
+    needed=(),
+    optional=(*_NAMED_BY, "label", "given_label", "decided_by"),
+    numbers=("label", "given_label", "index"),
+    each="each corrected sample",
 )
 
 
@@ -236,12 +251,13 @@ KINDS: dict[str, Callable[[_Found, Path], None]] = {
 
 @dataclass(frozen=True)
 class _Said:
-    """What a file says about one sample: its class, or None to remove it."""
+    """What a file says about one sample: its class, or None to remove it; who says so, and what was given before."""
 
     name: str
     label: str | None
     place: str
     by: str = PERSON
+    given: str | None = None
 
 
 def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
@@ -255,6 +271,9 @@ def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
         - a .csv, .tsv, .jsonl, .parquet or .xlsx table with the columns item or path, and label: a class name; an
           empty one, or "remove" unless a class is called so, removes the sample;
         - such a table with the columns index and label: samples, and classes if they are numbers, are counted from 0;
+        - a manifest of corrected labels, which is such a table with the columns given_label and decided_by. It has all
+          samples, so that a label is a decision if it says that a person made it, or if it was changed since; samples
+          that it does not have are not decided;
         - the JSON that Label Studio exports; skipped tasks are not decided;
         - a labels.json of FiftyOne. It has all samples, so that a label which is the given one is no decision, unless
           it says that a person made it; a sample without a label is removed.
@@ -284,6 +303,7 @@ def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
         rows = _by_name(path, audit, said, stems=isinstance(content, dict))
         labels = _classes(path, audit, said)
     proposed, _ = audit.ranked
+    classes = _numbers(audit, [one.given for one in said])
     first: dict[int, int] = {}
     decisions: dict[int, Decision] = {}
     for i, (one, row, label) in enumerate(zip(said, rows, labels, strict=True)):
@@ -292,7 +312,11 @@ def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
             what = [f"{quoted(said[j].label or REMOVE)} at {said[j].place}" for j in (before, i)]
             raise InputError(f"{path}: {quoted(audit.items[row])} is {what[0]} and {what[1]}; keep one of them")
         given = int(audit.labels[row])
-        if one.by == PERSON or label != (int(proposed[row]) if one.by == ACCEPTED else given):
+        # What it is if nobody has decided.
+        unchanged = int(proposed[row]) if one.by == ACCEPTED else given
+        if one.by not in (PERSON, ACCEPTED) and one.given is not None:
+            unchanged = label if one.given == one.label else classes[one.given]
+        if one.by == PERSON or label != unchanged:
             action = REMOVE if label < 0 else KEEP if label == given else RELABEL
             decisions[row] = Decision(action, label)
     return decisions
@@ -321,16 +345,19 @@ def _table(path: Path) -> tuple[list[_Said], bool]:
     is_text = path.suffix.lower() not in (".jsonl", ".parquet", ".xlsx")
     said = []
     with open_table(path, _TABLE) as table:
-        by = next((name for name in ("item", "path", "index") if name in table.columns), None)
-        if by is None:
-            raise InputError(f"{path}: has no column item, path or index; {_FORMS}")
-        at = table.columns.index(by), table.columns.index("label")
+        by = next((name for name in _NAMED_BY if name in table.columns), None)
+        if by is None or "label" not in table.columns:
+            missing = ["item, path or index"] * (by is None) + ["label"] * ("label" not in table.columns)
+            raise InputError(f"{path}: has no column {' and no column '.join(missing)}; {_FORMS}")
+        ours = {"given_label", "decided_by"} <= {*table.columns}
+        at = [table.columns.index(name) for name in (by, "label", *("given_label", "decided_by") * ours)]
         for number, cells in table.rows:
             place = f"{table.unit} {number}"
             if isinstance(cells, str):
                 raise InputError(f"{path}: {place} cannot be used, {cells}; correct it")
-            name, label = (from_spreadsheet_cell(cells[i]) if is_text else cells[i] for i in at)
-            said.append(_Said(name, label.strip() or None, place))
+            name, label, *more = (from_spreadsheet_cell(cells[i]) if is_text else cells[i] for i in at)
+            given, decided_by = map(str.strip, more) if ours else (None, PERSON)
+            said.append(_Said(name, label.strip() or None, place, decided_by, given))
     return said, by == "index"
 
 
@@ -346,19 +373,25 @@ def _tasks(path: Path, tasks: Any) -> Iterator[_Said]:
         if not isinstance(name, str) or not name:
             raise InputError(f"{path}: {place} has neither an item nor an image; export it with its data")
         for annotation in annotations:
-            chosen = list(_choices(annotation))
+            chosen = list(_choices(f"{path}: an annotation of {place}", annotation))
             # Who removes a sample may leave the label that was proposed.
             for label in [None] if (_SAMPLE, REMOVE) in chosen else [label for _, label in chosen]:
                 yield _Said(name, label, place)
 
 
-def _choices(annotation: Any) -> Iterator[tuple[Any, str]]:
+def _choices(place: str, annotation: Any) -> Iterator[tuple[Any, str]]:
     """Yield the names of what was chosen in an annotation of Label Studio, and the choices."""
-    if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
-        for result in annotation.get("result") or ():
-            value = result.get("value") if isinstance(result, dict) else None
-            for choice in (value.get("choices") or ()) if isinstance(value, dict) else ():
-                yield result.get("from_name"), str(choice)
+
+    def as_is(value: Any, kind: type) -> Any:
+        if not isinstance(value, kind | None):
+            raise InputError(f"{place} is none of Label Studio's; {_FORMS}")
+        return value or kind()
+
+    made = as_is(annotation, dict)
+    for result in as_is(made.get("result"), list) if not made.get("was_cancelled") else ():
+        one = as_is(result, dict)
+        for choice in as_is(as_is(one.get("value"), dict).get("choices"), list):
+            yield one.get("from_name"), str(choice)
 
 
 def _served(image: Any) -> str:
@@ -366,7 +399,10 @@ def _served(image: Any) -> str:
     if not isinstance(image, str):
         return ""
     _, local, below = image.partition("?d=")
-    return written(unquote(below if local else urlsplit(image).path))
+    try:
+        return written(unquote(below if local else urlsplit(image).path))
+    except ValueError:  # no address at all
+        return ""
 
 
 def _labels(path: Path, content: Any) -> Iterator[_Said]:
@@ -434,8 +470,7 @@ def _found(name: str, known: Sequence[Mapping[str, int]]) -> Iterator[tuple[int,
 def _classes(path: Path, audit: Audit, said: Sequence[_Said]) -> list[int]:
     """Return the class of each sample that is named; -1 to remove it."""
     names = list(map(written, audit.class_names))
-    texts = list(dict.fromkeys(one.label for one in said if one.label is not None))
-    number = dict(zip(texts, matched(list(map(written, texts)), names), strict=True))
+    number = _numbers(audit, [one.label for one in said])
     if REMOVE not in names:
         number[REMOVE] = -1
     for one in said:
@@ -445,6 +480,13 @@ def _classes(path: Path, audit: Audit, said: Sequence[_Said]) -> list[int]:
                 f"{listed(names)}, or {REMOVE!r}"
             )
     return [-1 if one.label is None else number[one.label] for one in said]
+
+
+def _numbers(audit: Audit, labels: Iterable[str | None]) -> dict[str, int]:
+    """Return the class that each text means; -2 for one that means none."""
+    texts = list(dict.fromkeys(label for label in labels if label is not None))
+    found = matched(list(map(written, texts)), list(map(written, audit.class_names)))
+    return {text: -2 if number < 0 else number for text, number in zip(texts, found, strict=True)}
 
 
 def _by_index(path: Path, audit: Audit, said: Sequence[_Said]) -> tuple[list[int], list[int]]:

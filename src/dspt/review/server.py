@@ -12,6 +12,8 @@ import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from dspt.auditing.report import (
     OpenPicture,
     as_json,
     encoded,
+    mime,
     page_data,
     page_file,
     proposals,
@@ -42,7 +45,7 @@ from dspt.auditing.report import (
 from dspt.data.images import open_image
 from dspt.internal.errors import FileError, InputError, one_line, summary
 from dspt.internal.files import parse_json
-from dspt.review.decisions import Decision, Decisions
+from dspt.review.decisions import KEEP, Decision, Decisions
 
 # What makes an audit again from what was decided: the same samples in the same order.
 Refit = Callable[[Path, dict[int, Decision]], Audit]
@@ -164,7 +167,7 @@ def make_app(
         The port it is served on: requests that were sent to another name or port are refused.
     refit : callable, optional
         Gives a new audit, of the same samples in the same order, from the report and what is decided; None hides the
-        button.
+        button. If anything is decided already, what is shown first is such an audit.
     budget : int, optional
         Show so many labels that are worth a look first, instead of those called wrong.
     audit, open_picture : optional
@@ -218,7 +221,20 @@ class _Review:
         self._thumbs = report / folder.THUMBS
         self._sheets, self._places = sheet_places(self._thumbs, self._audit)
         self._pictures = bool(self._sheets) or self._has_pictures()
-        self._show(self._audit)
+        self._show(self._first())
+
+    def _first(self) -> Audit:
+        """Return the audit in the light of what was decided before; as it is in the report if that does not succeed."""
+        if self._refit is not None and (decided := self.decisions.current()):
+            with suppress(InputError):  # the button says why
+                return self._refitted(self._refit, decided)
+        return self._audit
+
+    def _refitted(self, refit: Refit, decided: dict[int, Decision]) -> Audit:
+        audit = refit(self._report, decided)
+        if audit.items != self._audit.items or audit.class_names != self._audit.class_names:
+            raise InputError("the list that was made again is of other samples; start the review anew")
+        return audit
 
     def _has_pictures(self) -> bool:
         try:
@@ -227,7 +243,7 @@ class _Review:
             return True  # there is one, though it cannot be shown
 
     def _show(self, audit: Audit) -> None:
-        data = page_data(audit, self._budget)
+        data = page_data(audit, self._budget, decided=self.decisions.current())
         data["images"]["place"] = [self._places.get(row, -1) for row in data["images"]["row"]]
         data["sheets"] = [f"/thumbs/{number}" for number in range(len(self._sheets))]
         data["pictures"] = self._pictures
@@ -235,7 +251,8 @@ class _Review:
         # Of any two lists, also of one that another process served on this port, the numbers differ.
         data["generation"] = secrets.randbits(48)
         self._shown = data["generation"], served_page(data), as_json(data).encode()
-        self._audit, self._proposals = audit, proposals(audit)
+        # Where nothing can be told, nothing is proposed, and nobody agrees with it or not.
+        self._audit, self._proposals = audit, proposals(audit) if audit.can_tell else None
 
     def page(self, request: Request) -> Response:
         return Response(self._shown[1], media_type="text/html")
@@ -250,11 +267,11 @@ class _Review:
             content = (self._thumbs / name).read_bytes()
         except (IndexError, OSError):
             raise HTTPException(404, "There are no such thumbnails.") from None
-        return Response(content, media_type="image/webp" if name.endswith(".webp") else "image/jpeg")
+        return Response(content, media_type=mime(content))
 
     def thumb(self, request: Request) -> Response:
         content = encoded(thumbnail(self._picture(request)))
-        return Response(content, media_type="image/webp" if content[:4] == b"RIFF" else "image/jpeg")
+        return Response(content, media_type=mime(content))
 
     def image(self, request: Request) -> Response:
         picture = self._picture(request)
@@ -289,7 +306,14 @@ class _Review:
         request_name = _request_name(body)
 
         def work() -> list[list[Any]]:
-            known = [int(self._proposals[row]) if 0 <= row < len(self._proposals) else -1 for row in rows]
+            audit, proposed = self._audit, self._proposals
+            there = [0 <= row < len(audit.labels) for row in rows]
+            if action == KEEP:
+                for row, label in compress(zip(rows, labels, strict=False), there):
+                    if label != audit.labels[row]:
+                        given = f"{audit.labels[row]}, which is given,"
+                        raise InputError(f"label {label}: expected {given} to keep the label of row {row}")
+            known = None if proposed is None else [int(proposed[row]) if there[i] else -1 for i, row in enumerate(rows)]
             self.decisions.decide(rows, action, labels, request_name, known)
             return _listed(self.decisions.of(rows))
 
@@ -314,10 +338,7 @@ class _Review:
             raise HTTPException(400, "The list is being made again already.")
 
         def work() -> None:
-            audit = refit(self._report, self.decisions.current())
-            if audit.items != self._audit.items or audit.class_names != self._audit.class_names:
-                raise InputError("the list that was made again is of other samples; start the review anew")
-            self._show(audit)
+            self._show(self._refitted(refit, self.decisions.current()))
 
         try:
             await run_in_threadpool(work)

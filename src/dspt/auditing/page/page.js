@@ -47,6 +47,8 @@ const theme = {
 theme.start();
 
 let data, images, suspects, classes, findings, given, count;
+// Whether anything is known of the labels: if not, nothing is proposed, and no label has a probability.
+let canTell;
 let sheetRules, sheetsKnown = new Set();
 let lowered = null, numbers = null;
 // The rows of the list (positions among the suspects) in the order shown, the page, and where the cursor is in it.
@@ -97,10 +99,9 @@ function showOverview() {
   const worst = data.worst;
   $("worst").hidden = worst.length === 0;
   const showWorst = all => {
-    const top = Math.max(...worst.map(one => one[1]), 0.01);
     $("worst-list").replaceChildren(...(all ? worst : worst.slice(0, 10)).map(([label, rate, total]) => {
       const bar = make("i");
-      bar.style.setProperty("--part", rate / top);
+      bar.style.setProperty("--part", rate);
       return make("li", {}, make("button", { type: "button", title: "Show its suspects", onclick: () => choosePair(label, -1) },
         make("span", { class: "name", dir: "auto" }, classes[label]),
         make("span", { class: "rate" }, percent(rate), make("span", { class: "of" }, ` of ${number(total)}`)),
@@ -160,7 +161,7 @@ function tabs() {
   const groups = findings.groups;
   const issues = Object.entries(findings.issues);
   const list = [
-    ["suspects", data.summary.budget === null ? "Wrong labels" : "Worth a look", count, null, ""],
+    ["suspects", !canTell ? "To look at" : data.summary.budget === null ? "Wrong labels" : "Worth a look", count, null, ""],
     ["conflicts", "Conflicting duplicates", groups.filter(g => g.differ).length, { groups: groups.filter(g => g.differ) },
       "The same image more than once, with different labels. At least one of the labels is wrong."],
     ["leaks", "Leaks to test", groups.filter(g => g.leak).length, { groups: groups.filter(g => g.leak) },
@@ -271,7 +272,9 @@ function tile(image) {
 
 function start() {
   images = data.images; suspects = data.suspects; classes = data.classes; findings = data.findings;
-  count = suspects.image.length;
+  // After these come labels that are on the list for what was decided alone; only who asks for decided ones sees them.
+  count = data.summary.listed;
+  canTell = data.summary.can_tell;
   images.place = images.place || new Array(images.row.length).fill(-1);
   data.sheets = data.sheets || [];
   given = suspects.image.map(image => images.label[image]);
@@ -281,24 +284,34 @@ function start() {
   document.body.classList.toggle("no-pictures", !hasPictures());
   const most = suspects.examples.reduce((found, both) => Math.max(found, both[0].length, both[1].length), 0);
   $("cards").style.setProperty("--examples", Math.max(most, 3));
-  options($("given"), given);
-  options($("proposed"), suspects.proposed);
+  options($("given"), given.slice(0, count));
+  options($("proposed"), suspects.proposed.slice(0, count));
+  if (!canTell) withoutProposals();
   showOverview();
   showTabs();
   $("state-field").hidden = !REVIEW;
-  $("filters").hidden = count === 0;
+  $("filters").hidden = suspects.image.length === 0;
   const pictured = suspects.image.filter(image => images.place[image] >= 0).length;
-  $("limit").hidden = REVIEW || !hasPictures() || (suspects.examples.length === count && pictured === count);
-  $("limit").textContent = `To keep this page small, ${number(pictured)} of these labels have a picture and ${number(suspects.examples.length)} have examples beside it; "dspt review" shows all.`;
+  $("limit").hidden = REVIEW || !hasPictures() || ((!canTell || suspects.examples.length === count) && pictured === count);
+  $("limit").textContent = `To keep this page small, ${number(pictured)} of these labels have a picture${canTell ? ` and ${number(suspects.examples.length)} have examples beside it` : ""}; "dspt review" shows all.`;
   $("loading").hidden = true;
   refresh(true);
   openTab("suspects");
   showKeys();
 }
 
+function withoutProposals() {
+  $("proposed").closest("label").hidden = true;
+  for (const one of [...$("order").options]) if (["close", "pair", "proposed"].includes(one.value)) one.remove();
+  $("order").options[0].textContent = "As they come";
+  $("state").querySelector("[value=against]").remove();
+  $("cards").setAttribute("aria-label", "Labels to look at");
+  for (const button of document.querySelectorAll("[data-do=take]")) button.remove();
+}
+
 function options(select, labels) {
   const counts = new Map();
-  for (const label of labels) counts.set(label, (counts.get(label) || 0) + 1);
+  for (const label of labels) if (label !== null) counts.set(label, (counts.get(label) || 0) + 1);
   const found = [...counts].sort((a, b) => a[0] - b[0]);
   select.replaceChildren(make("option", { value: "" }, "Any"),
     ...found.map(([label, total]) => make("option", { value: label }, `${classes[label]} (${number(total)})`)));
@@ -309,7 +322,7 @@ function filtered() {
   const from = $("given").value, to = $("proposed").value, state = REVIEW ? $("state").value : "all";
   if (text && !lowered) lowered = suspects.image.map(image => nameOf(image).toLowerCase());
   const found = [];
-  for (let i = 0; i < count; i++) {
+  for (let i = 0; i < reach(); i++) {
     if (from !== "" && given[i] !== +from) continue;
     if (to !== "" && suspects.proposed[i] !== +to) continue;
     if (text && !lowered[i].includes(text)) continue;
@@ -323,6 +336,8 @@ function filtered() {
   return found;
 }
 
+const reach = () => REVIEW && ["done", "against"].includes($("state").value) ? suspects.image.length : count;
+
 function ordered(found) {
   const order = $("order").value;
   if (order === "sure") return found;
@@ -335,7 +350,7 @@ function ordered(found) {
   if (order === "proposed") return by(i => suspects.proposed[i], i => given[i]);
   if (order === "name") return by(i => nameOf(suspects.image[i]));
   const pairs = pairCounts();
-  return by(i => -pairs.get(pairOf(i)), i => pairOf(i));
+  return by(i => -(pairs.get(pairOf(i)) || 0), i => pairOf(i));
 }
 const rowOf = i => images.row[suspects.image[i]];
 const pairOf = i => given[i] * classes.length + suspects.proposed[i];
@@ -365,9 +380,10 @@ const onPage = () => listed.slice(page * PAGE, (page + 1) * PAGE);
 
 function draw() {
   $("cards").replaceChildren(...onPage().map((i, k) => card(i, page * PAGE + k)));
-  $("nothing").hidden = listed.length > 0 || count === 0;
-  $("count").textContent = count === 0 ? "No label is called wrong." :
-    listed.length === count ? plural(count, "label", "labels") : `${number(listed.length)} of ${plural(count, "label", "labels")}`;
+  const all = reach();
+  $("nothing").hidden = listed.length > 0 || all === 0;
+  $("count").textContent = all === 0 ? (data.summary.budget === null ? "No label is called wrong." : "None is left to look at.") :
+    listed.length === all ? plural(all, "label", "labels") : `${number(listed.length)} of ${plural(all, "label", "labels")}`;
   $("select-shown").hidden = listed.length === 0;
   $("select-shown").replaceChildren(`Select all ${number(listed.length)} `, key("a"));
   for (const id of ["pager-top", "pager-bottom"]) pager($(id), page, pages(), turn);
@@ -395,7 +411,7 @@ function card(i, place) {
   const both = suspects.examples[i];
   const side = (kind, what, label, p, some) => make("div", { class: `side ${kind}` },
     make("div", { class: "line" }, make("span", { class: "what" }, what),
-      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label]), make("span", { class: "p" }, percent(p))),
+      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label]), p === null ? "" : make("span", { class: "p" }, percent(p))),
     hasPictures() && some && some.length ? make("div", { class: "strip" },
       ...some.map(one => thumb(one, `surely ${classes[label]}: ${nameOf(one)}`))) : "");
   const box = make("input", { type: "checkbox", "aria-label": `Select ${nameOf(image)}` });
@@ -407,23 +423,24 @@ function card(i, place) {
       ? showPicture(make("button", { type: "button", class: "thumb", "aria-label": `Enlarge ${nameOf(image)}`, onclick: () => { moveTo(place); zoom(); } }), image)
       : thumb(image, nameOf(image)));
   }
-  const like = pairCounts().get(pairOf(i));
-  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}, proposed ${classes[to]}` },
+  const like = canTell ? pairCounts().get(pairOf(i)) : 0;
+  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, proposed ${classes[to]}` : ""}` },
     make("div", { class: "file" }, make("label", {}, box),
       make("span", { class: "path", dir: "auto", title: nameOf(image) }, nameOf(image)),
       images.split.length ? make("span", { class: "split" }, images.split[image]) : ""),
     picture,
     make("div", { class: "sides" },
       side("given", "given", from, suspects.quality[i], both && both[0]),
-      side("proposed", "proposed", to, suspects.p[i], both && both[1])),
+      canTell ? side("proposed", "proposed", to, suspects.p[i], both && both[1]) : ""),
     make("div", { class: "foot" },
-      classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
+      canTell && classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
         ? make("p", { class: "runner", dir: "auto" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
       REVIEW ? make("p", { class: "verdict", dir: "auto" }) : "",
       like > 1 ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
         `Select ${number(like)} like this`, " ", key("l")) : ""),
     REVIEW ? make("div", { class: "buttons", role: "group", "aria-label": "Decision" },
       ...[["keep", "Keep", `Keep ${classes[from]}`, "k"], ["take", "Take", `Take ${classes[to]}`, "p"], ["other", "Other", "Choose another class", "c"], ["remove", "Remove", "Remove the image from the set", "x"]]
+        .filter(([what]) => canTell || what !== "take")
         .map(([what, text, title, letter]) => make("button", {
           type: "button", "data-what": what, title, "aria-label": title,
           onclick: event => { event.stopPropagation(); moveTo(place); act(what, [i]); },
@@ -534,9 +551,9 @@ function showDock() {
   for (const [row, decision] of everyDecision()) {
     const i = positionOf.get(row);
     // What was proposed when it was decided; the list may have been made again since.
-    const same = decision.length > 2 ? decision[2] : i === undefined ? null : decision[0] === "relabel" && decision[1] === suspects.proposed[i];
+    const same = decision.length > 2 ? decision[2] : i === undefined || !canTell ? null : decision[0] === "relabel" && decision[1] === suspects.proposed[i];
     if (same !== null) { judged++; agreed += Number(same); }
-    if (i === undefined) continue;
+    if (i === undefined || i >= count) continue;
     decided++;
     settled += 1 - suspects.quality[i];
   }
@@ -544,8 +561,8 @@ function showDock() {
   $("progress").max = Math.max(count, 1);
   $("progress").value = decided;
   const words = [decided === count ? `All ${number(count)} decided` : `${number(decided)} of ${number(count)} decided`];
-  const left = Math.max(0, data.summary.expected - settled), everywhere = data.summary.expected_everywhere;
-  words.push(`about ${number(left)} wrong left here${everywhere === null ? "" : `, ${number(Math.max(0, everywhere - settled))} in the whole set`}`);
+  const { expected, expected_everywhere: everywhere } = data.summary;
+  if (expected !== null) words.push(`about ${number(Math.max(0, expected - settled))} wrong left here, ${number(Math.max(0, everywhere - settled))} in the whole set`);
   if (judged) words.push(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`);
   $("progress-words").textContent = words.join(" · ");
 }
@@ -582,6 +599,7 @@ function act(what, chosen) {
   const which = chosen || (selected.size ? [...selected].sort((a, b) => a - b) : listed.length ? [listed[cursor]] : []);
   if (!which.length) return;
   if (what === "other") { choose(which); return; }
+  if (what === "take" && !canTell) { say("Nothing is proposed; c chooses a class."); return; }
   const labels = which.map(i => what === "keep" ? given[i] : what === "take" ? suspects.proposed[i] : -1);
   decide(which, { keep: "keep", take: "relabel", remove: "remove" }[what], labels);
 }
@@ -732,11 +750,11 @@ function choose(which) {
 function showChoices() {
   const text = $("chooser-input").value.trim().toLowerCase();
   const one = chooser.which.length === 1 ? chooser.which[0] : -1;
-  const first = one >= 0 ? [suspects.runner[one], suspects.proposed[one], given[one]] : [];
+  const first = one >= 0 && canTell ? [suspects.runner[one], suspects.proposed[one], given[one]] : [];
   const rank = c => { const name = classes[c].toLowerCase(); return !text ? (first.includes(c) ? first.indexOf(c) : 9) : name === text ? 0 : name.startsWith(text) ? 1 : 2; };
   chooser.found = classes.map((_, c) => c).filter(c => classes[c].toLowerCase().includes(text)).sort((a, b) => rank(a) - rank(b) || a - b).slice(0, 200);
   chooser.at = 0;
-  const note = c => one < 0 ? "" : c === given[one] ? "given" : c === suspects.proposed[one] ? `proposed, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
+  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `proposed, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
   $("chooser-list").replaceChildren(...chooser.found.map((c, k) => make("li", { role: "option", id: `choice-${k}`, onclick: () => { chooser.at = k; choice(); } },
     make("span", { dir: "auto" }, classes[c]), note(c) ? make("small", {}, note(c)) : "")));
   if (!chooser.found.length) $("chooser-list").replaceChildren(make("li", { "aria-disabled": "true" }, "No class has this in its name."));
@@ -777,8 +795,9 @@ function showZoom() {
   const address = `/image/${images.row[image]}`;
   if ($("zoom-picture").getAttribute("src") !== address) $("zoom-picture").setAttribute("src", address);
   $("zoom-picture").alt = nameOf(image);
-  $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]), ", proposed ",
-    make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])}). ${verdict(i, decisionOf(rowOf(i)))}`);
+  $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]),
+    ...(canTell ? [", proposed ", make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
+    `. ${verdict(i, decisionOf(rowOf(i)))}`);
 }
 
 // ---- keys
@@ -791,14 +810,14 @@ function showKeys() {
     [["Space"], "select, or select no longer"],
     [["Shift", "→"], "select several in a row; a click with Shift does too"],
     [["a"], "select all that are shown"],
-    [["l"], "select all with the same given and proposed label"],
+    ...(canTell ? [[["l"], "select all with the same given and proposed label"]] : []),
     [["Esc"], "clear the selection"],
     [["/"], "find a file"],
     [["?"], "this list"],
   ];
   if (REVIEW) list.unshift(
     [["k"], "keep the given label"],
-    [["p", "Enter"], "take the proposed label"],
+    ...(canTell ? [[["p", "Enter"], "take the proposed label"]] : []),
     [["c"], "choose another class"],
     [["x", "r"], "remove the image from the set"],
     [["u"], "undo the last decision"],
@@ -830,7 +849,7 @@ function pressed(event) {
     ArrowDown: () => step(columns(), event.shiftKey), ArrowUp: () => step(-columns(), event.shiftKey),
     Home: () => step(-listed.length, event.shiftKey), End: () => step(listed.length, event.shiftKey),
     "[": () => page > 0 && turn(page - 1), "]": () => page < pages() - 1 && turn(page + 1),
-    " ": () => listed.length && toggle(cursor, false), a: selectShown, l: () => listed.length && selectLike(listed[cursor]),
+    " ": () => listed.length && toggle(cursor, false), a: selectShown, l: () => canTell && listed.length && selectLike(listed[cursor]),
     Escape: clearSelection, "/": () => { $("search").focus(); $("search").select(); }, "?": () => $("help").showModal(),
   };
   if (dialog && !["k", "p", "Enter", "x", "r", "c", "u", "z", "ArrowRight", "ArrowLeft"].includes(letter)) return;
