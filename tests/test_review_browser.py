@@ -297,6 +297,63 @@ def test_refit_brings_a_new_list(review, open_page, heard):
     assert heard.complaints == []
 
 
+def test_a_label_that_was_kept_is_found_among_the_decided_after_a_refit(review, open_page, heard):
+    def refit(report, decided):
+        # what was kept is right, and no longer among those called wrong
+        return make_audit(wrong=12 - len(decided)) if decided else make_audit()
+
+    served = review(make_audit(), refit=refit)
+    page = open_page(served.address)
+    kept = int(page.locator(".card").last.get_attribute("data-row"))
+    card(page, kept).locator("[data-what=keep]").click()
+    saved(page)
+    page.locator("#refit").click()
+    page.wait_for_selector("#tab-suspects .number:text-is('11')")
+    assert rows(page) == list(range(11))
+    assert "0 of 11 decided" in page.locator("#progress-words").text_content()
+    page.locator("#state").select_option("done")
+    page.wait_for_selector(f".card[data-row='{kept}']")
+    assert rows(page) == [kept]
+    assert page.locator("#count").text_content() == "1 of 12 labels"
+    card(page, kept).locator("[data-what=remove]").click()
+    saved(page)
+    assert served.current() == {kept: Decision(REMOVE, -1)}
+    assert heard.complaints == []
+
+
+def test_where_nothing_can_be_told_the_page_claims_nothing(review, open_page, heard, tmp_path):
+    audit = make_audit(can_tell=False)
+    served = review(audit, budget=5)
+    for address in (served.address, write_page(audit, tmp_path / "page", draw, budget=5).as_uri()):
+        page = open_page(address)
+        assert len(rows(page)) == 5
+        text = page.locator("body").inner_text()
+        assert "%" not in text
+        assert "proposed" not in text.lower()
+        assert "should be wrong" not in text
+        assert page.locator("[data-what=take], #worst:visible, #confusion:visible").count() == 0
+    page = open_page(served.address)
+    page.keyboard.press("p")
+    page.keyboard.press("k")
+    page.keyboard.press("c")
+    page.keyboard.type("fox")
+    page.keyboard.press("Enter")
+    saved(page)
+    assert set(served.current().values()) <= {Decision(KEEP, audit.labels[0]), Decision(RELABEL, 3)}
+    assert len(served.current()) == 2
+    words = page.locator("#progress-words").text_content()
+    assert "wrong" not in words
+    assert "agreed" not in words
+    assert heard.complaints == []
+
+
+def test_bars_are_as_long_as_the_share_they_stand_for(open_page, tmp_path):
+    audit = make_audit(class_noise_rates=np.array([0.5, 0.21, 0.1, 0.04]))
+    page = open_page(write_page(audit, tmp_path / "page", draw).as_uri())
+    parts = page.locator(".bar").evaluate_all("all => all.map(b => b.firstChild.clientWidth / b.clientWidth)")
+    assert parts == pytest.approx([0.5, 0.21, 0.1, 0.04], abs=0.02)
+
+
 HOSTILE = (
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(2)>",
