@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from dspt.auditing.samples import audit_dataset
 from dspt.data.dataset import Dataset, Split
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
-from dspt.review.decisions import Decision
+from dspt.review.decisions import Decision, Decisions
 from dspt.workflows.audit import audit, refit
 
 CLASSES = ("ant", "bee", "cow", "doe")
@@ -108,7 +109,9 @@ class TestTheTable:
     def test_calls_nothing_wrong_where_nothing_can_be_told(self):
         random = np.random.default_rng(0)
         found = dspt.audit(random.standard_normal((60, 8)), random.integers(0, 3, 60), model=None)
-        assert not found.attrs["can_tell"]
+        assert found.attrs == {"noise_rate": None, "noise_rate_error": None, "can_tell": False}
+        assert found.label_quality.isna().all()
+        assert found.runner_up.isna().all()
         assert not found.is_label_issue.any()
         assert (found.predicted_label == found.given_label).all()
 
@@ -129,9 +132,21 @@ class TestTheTable:
 
     def test_what_somebody_has_seen_is_believed(self):
         x, true = clouds()
-        known = np.where(np.arange(len(x)) == 3, (true + 2) % 4, -1)
+        known = [(c + 2) % 4 if i == 3 else None for i, c in enumerate(true.tolist())]
         found = dspt.audit(x, true, model=None, known=known)
         assert found.predicted_label[3] == known[3]
+        names = np.array(CLASSES)
+        found = dspt.audit(x, names[true], model=None, known=[None if c is None else CLASSES[c] for c in known])
+        assert found.predicted_label[3] == CLASSES[known[3]]
+        with pytest.raises(InputError, match="known: 2 labels for 320 samples"):
+            dspt.audit(x, true, model=None, known=[1, 2])
+        with pytest.raises(InputError, match="known: 9 at row 0 is not one of the labels"):
+            dspt.audit(x, true, model=None, known=[9, *known[1:]])
+
+    def test_numbers_without_names_may_be_any(self):
+        x, true = clouds()
+        found = dspt.audit(x, noisy(true) * 3_000_000 - 7, model=None)
+        assert (found.predicted_label == true * 3_000_000 - 7).mean() > 0.97
 
     def test_an_image_that_cannot_be_read_has_a_row_of_its_own(self, photos, clip):
         (photos / "cat" / "broken.png").write_bytes(b"no image")
@@ -143,7 +158,13 @@ class TestTheTable:
         assert found.image_issues[bad] == "broken"
         assert found.given_label[bad] == "cat"
         assert pd.isna(found.label_quality[bad])
-        assert found.label_quality.drop(bad).notna().all()
+        assert found.given_label[bad] == "cat"
+        assert str(found.is_outlier.dtype) == str(found.is_near_boundary.dtype) == "boolean"
+        assert not found[found.is_outlier.fillna(False)].index.isin([bad]).any()
+        names = ["cat", "dog", "red_panda"]
+        numbers = dspt.audit(paths, [names.index(c) for c in labels], clip, names)
+        assert pd.api.types.is_integer_dtype(numbers.given_label)
+        assert pd.api.types.is_integer_dtype(numbers.predicted_label)
 
     @pytest.mark.parametrize(
         ("labels", "options", "sentence"),
@@ -358,6 +379,31 @@ class TestTheFolder:
     def test_no_report_is_one_sentence(self, tmp_path):
         with pytest.raises(InputError, match="no report is there"):
             folder.load(tmp_path)
+        (tmp_path / "file.csv").touch()
+        with pytest.raises(InputError, match="it is a file, and a report is a folder"):
+            folder.load(tmp_path / "file.csv")
+
+    def test_decisions_about_other_samples_are_not_taken_for_these(self, tmp_path):
+        """Rows without names are known by their content, all together: one dropped, and all would be others."""
+        source = dataset()
+        found = audit(source, tmp_path / "report", "none")
+        with Decisions(tmp_path / "report" / folder.DECISIONS, found.items, found.class_names) as decisions:
+            decisions.decide([3], "relabel", 1)
+        audit(source, tmp_path / "report", "none")  # the same again is the same
+        fewer = replace(source, train=source.train.take(np.arange(1, 90)))
+        with pytest.raises(InputError, match="it holds decisions about samples that have changed since"):
+            audit(fewer, tmp_path / "report", "none")
+        with pytest.raises(InputError, match=r"it holds decisions about other data \(clouds.npz\)"):
+            audit(replace(source, source="others.npz"), tmp_path / "report", "none")
+
+    def test_looks_are_not_spent_twice(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none", budget=5)
+        seen = found.looks(5).tolist()
+        with Decisions(tmp_path / "report" / folder.DECISIONS, found.items, found.class_names) as decisions:
+            decisions.decide(seen, "relabel", found.ranked[0][seen].tolist())
+        again = audit(dataset(), tmp_path / "report", "none", budget=5)
+        assert not set(again.looks(5).tolist()) & set(seen)
+        assert (again.examples[again.looks(5)] >= 0).any()
 
     def test_decisions_make_the_rest_better_known(self, tmp_path):
         source = dataset()
@@ -368,6 +414,7 @@ class TestTheFolder:
         after = refit(tmp_path / "report", decisions)
         assert not (set(seen) - set(np.flatnonzero(after.is_label_issue).tolist()))  # they are surely wrong now
         np.testing.assert_allclose(1 - after.label_quality[seen], 1)
+        assert after.noise_rate_error < before.noise_rate_error
         removed = int(before.looks(200)[-1])
         np.testing.assert_array_equal(after.probabilities[removed], before.probabilities[removed])
 
@@ -414,6 +461,22 @@ class TestTheCommand:
         assert status == 0
         assert told["samples"] == 13
         assert told["duplicates_in_train_and_test"] == 1
+
+    def test_a_report_lies_beside_its_manifest_but_not_among_images(self, dspt, photos, clip, tmp_path):
+        rows = [f"photos/{path.parent.name}/{path.name},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label", *rows]))
+        assert dspt("audit", "photos.csv", "--model", clip, "-q")[0] == 0
+        assert (tmp_path / "report" / "index.html").exists()
+        status, _, errors = dspt("audit", "photos", "--model", clip, "-q", "--table", "photos/cat/rows.csv")
+        assert status == 2
+        assert "in the folder of the images" in errors
+
+    def test_features_need_no_test_split(self, dspt, tmp_path):
+        x, true = clouds(80)
+        np.savez(tmp_path / "dino.npz", train_x=x, train_y=true, classnames=np.array(CLASSES))
+        status, output, _ = dspt("audit", "dino.npz", "--json", "-q")
+        assert status == 0
+        assert json.loads(output)["samples"] == 80
 
     def test_features_without_a_model(self, dspt, data, tmp_path):
         status, output, _ = dspt("audit", data, "--json", "-q", "--table", "rows.json", "--budget", "5")

@@ -109,7 +109,7 @@ class Audit:
     @property
     def tells(self) -> bool:
         """Whether the share of wrong labels is known well enough to be told."""
-        return bool(self.can_tell and self.noise_rate_error < USELESS_ERROR)
+        return bool(self.can_tell and np.isfinite(self.noise_rate) and self.noise_rate_error < USELESS_ERROR)
 
     @property
     def label_quality(self) -> np.ndarray:
@@ -184,11 +184,17 @@ class Audit:
         first, second = self.ranked
         rows = np.arange(len(self.labels))
         p_first, p_second = self.probabilities[rows, first], self.probabilities[rows, second]
+        boundary = p_second >= BOUNDARY * p_first
+        told = [self.label_quality, p_first, p_second, self.class_noise_rates[self.labels]]
+        next_best = names[second]
+        if not self.can_tell:  # what is not known is not told
+            told = [np.full(len(rows), np.nan)] * len(told)
+            next_best, boundary = np.full(len(rows), None), np.zeros(len(rows), bool)
+        quality, p_first, p_second, rates = told
         groups = self.groups
         values = (
-            *(self.items, self.splits, self.is_label_issue, self.label_quality, names[self.labels], names[first]),
-            *(p_first, names[second], p_second, self.class_noise_rates[self.labels]),
-            *(self.fits_no_class, self.is_outlier, p_second >= BOUNDARY * p_first),
+            *(self.items, self.splits, self.is_label_issue, quality, names[self.labels], names[first]),
+            *(p_first, next_best, p_second, rates, self.fits_no_class, self.is_outlier, boundary),
             pd.array(np.where(groups < 0, 0, groups), dtype="Int64"),
             self.image_issues or ("",) * len(self.labels),
         )

@@ -30,7 +30,9 @@ TABLE, TABLE_PARQUET, PAGE, THUMBS = "audit.csv", "audit.parquet", "index.html",
 FILES = (SUMMARY, EVIDENCE, NAMES, TABLE, TABLE_PARQUET, PAGE, THUMBS)
 _FORMAT = 1
 _TEXTS = {"items": "item", "splits": "split", "image_issues": "image_issues"}
-_ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples")
+_ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples", "decided")
+# What the report is about: decisions in the folder are about the same.
+_ABOUT = ".about.json"
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,33 @@ def check_out(folder: Path | str, source: str = "") -> None:
             raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
 
 
-def begin(folder: Path | str) -> None:
-    """Have a report count as unfinished until `save` has ended."""
+def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
+    """Raise `InputError` if there are decisions in the folder about something else.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The report folder.
+    audit : Audit
+        What the new report is about.
+    content : str
+        A digest of the samples, where they have no names by which decisions could be told apart.
+    """
+    folder = Path(folder)
+    if not (folder / DECISIONS).exists() or not (folder / _ABOUT).exists():
+        return
+    before = read_json(folder / _ABOUT, f"report {folder}")
+    if not isinstance(before, dict) or before != {"place": audit.place, "content": content}:
+        other = before.get("place") if isinstance(before, dict) else None
+        what = f"other data ({other})" if other != audit.place else "samples that have changed since, and have no names"
+        raise InputError(f"report folder {folder}: it holds decisions about {what}; give another folder")
+
+
+def begin(folder: Path | str, audit: Audit, content: str = "") -> None:
+    """Have a report count as unfinished until `save` has ended, and keep what it is about."""
     with told(f"report folder {folder}"):
         (Path(folder) / SUMMARY).unlink(missing_ok=True)
+    write_json(Path(folder) / _ABOUT, {"place": audit.place, "content": content})
 
 
 def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[str] | None = None) -> None:
@@ -95,7 +120,7 @@ def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[s
     folder = Path(folder)
     with told(f"report folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    begin(folder)
+        (folder / SUMMARY).unlink(missing_ok=True)
     names: dict[str, Any] = {
         "item": audit.items,
         "split": audit.splits,
@@ -112,10 +137,9 @@ def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[s
         arrays["prototypes"] = np.ascontiguousarray(evidence.prototypes, dtype=np.float32)
     with replacing(folder / EVIDENCE) as temporary:
         save_file(arrays, temporary)
-    table = audit.table()
-    with replacing(folder / TABLE_PARQUET) as temporary:
-        table.to_parquet(temporary, index=False)
-    write_table(audit, folder / TABLE)
+        os.chmod(temporary, 0o666 & ~_umask())  # as other files have it; safetensors keeps all others out
+    for name in (TABLE, TABLE_PARQUET):
+        write_table(audit, folder / name)
     facts = {
         each.name: getattr(audit, each.name)
         for each in fields(audit)
@@ -181,12 +205,6 @@ def load_paths(folder: Path | str) -> list[str | None]:
     return [None if path is None else os.fsdecode(path) for path in found]
 
 
-def picture_path(folder: Path | str, row: int) -> str | None:
-    """Return the image file of one sample of a report; None if it has none."""
-    paths = load_paths(folder)
-    return paths[row] if 0 <= row < len(paths) else None
-
-
 def write_table(audit: Audit, path: Path | str) -> None:
     """Put one row a sample at `path`: .csv, .parquet or .json by its suffix, whole or not at all."""
     path = Path(path)
@@ -200,13 +218,13 @@ def write_table(audit: Audit, path: Path | str) -> None:
             from dspt.internal.names import spreadsheet_cell
 
             for name in ("item", "given_label", "predicted_label", "runner_up"):
-                table[name] = table[name].map(spreadsheet_cell)
+                table[name] = table[name].map(spreadsheet_cell, na_action="ignore")
             table.to_csv(temporary, index=False, float_format="%.6g")
 
 
 def summary(audit: Audit) -> dict[str, Any]:
     """Return what is true of the whole set, as JSON can hold it: unknown is null."""
-    told_apart = audit.can_tell
+    told_apart = audit.tells
     names = audit.class_names
     first, _ = audit.ranked
     pairs = audit.labels.astype(np.int64) * len(names) + first
@@ -221,7 +239,7 @@ def summary(audit: Audit) -> dict[str, Any]:
         "classes": len(names),
         "noise_rate": audit.noise_rate if told_apart else None,
         "noise_rate_error": audit.noise_rate_error if told_apart else None,
-        "label_issues": int(audit.is_label_issue.sum()) if told_apart else None,
+        "label_issues": int(audit.is_label_issue.sum()) if audit.can_tell else None,
         "class_noise_rates": {
             name: None if not told_apart or np.isnan(rate) else float(rate)
             for name, rate in zip(names, audit.class_noise_rates, strict=True)
@@ -239,22 +257,28 @@ def summary(audit: Audit) -> dict[str, Any]:
         "inseparable_classes": [
             {"classes": [names[a], names[b]], "overlap": share} for a, b, share in audit.inseparable
         ],
-        **{name: value for name, value in audit.made_with.items() if isinstance(value, str | int | float | None)},
+        **{name: value for name, value in audit.made_with.items() if name != "path"},
     }
 
 
 def _summary(folder: Path) -> dict[str, Any]:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"report {folder}: it is a file, and a report is a folder; give the folder")
     try:
         found = read_json(folder / SUMMARY, f"report {folder}")
     except FileNotFoundError:
         there = folder.is_dir() and (folder / EVIDENCE).exists()
         what = "it was not finished" if there else "no report is there"
         raise InputError(f"report {folder}: {what}; make one with 'dspt audit DATA'") from None
-    except NotADirectoryError:
-        raise InputError(f"report {folder}: it is a file, and a report is a folder; give the folder") from None
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise InputError(f"report {folder}: it was not made by this version; make the report again")
     return found
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset, Split
 from dspt.data.given import given_items, given_labels
-from dspt.data.items import item_names, written
+from dspt.data.items import item_names
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE
@@ -73,8 +74,9 @@ def audit(
         The name of each class; needed if `y` holds numbers and there is a model.
     template : str
         The prompt that class names are put into, with {} for the name.
-    known : N integers, optional
-        The right class where somebody has looked, -1 elsewhere; it is believed.
+    known : N labels, optional
+        The right label where somebody has looked, written as in `y`; None (or, among numbers, -1) elsewhere. It is
+        believed.
     look : bool
         Also look at the images themselves: sizes, blur, duplicates.
     cache : str or Path, optional
@@ -90,8 +92,8 @@ def audit(
         The columns that cleanlab has, under its names: `is_label_issue`, `label_quality` (the probability that the
         label is right), `given_label`, `predicted_label`; and `predicted_probability`, `runner_up`,
         `runner_up_probability`, `class_noise_rate`, `fits_no_class`, `is_outlier`, `is_near_boundary`,
-        `duplicate_group`, `image_issues`. `attrs` has the noise rate and its error. An image that cannot be read has
-        a row of missing values that says "broken".
+        `duplicate_group`, `image_issues`. `attrs` has the noise rate and its error, None where they cannot be told.
+        An image that cannot be read has a row of missing values that says "broken".
 
     Examples
     --------
@@ -102,14 +104,11 @@ def audit(
     >>> found.index[found.is_label_issue].tolist(), found.predicted_label[5]
     ([5], 0)
     """
-    import pandas as pd
-
     items = given_items(X)
-    if class_names is None and (numbers := _as_numbers(y)) is not None:
-        if model not in (AUTO, None, NO_MODEL) or not _is_features(items):
-            raise InputError("class_names: needed, since y holds numbers; class_names[i] is the name of label i")
-        class_names = [str(c) for c in range(max(2, int(numbers.max(initial=0)) + 1))]
-        names, classes, labels = given_labels(numbers, class_names)
+    if model in (None, NO_MODEL) and not _is_features(items):
+        raise InputError("model: none is given, and images need one; name a CLIP checkpoint, or give features")
+    if class_names is None and _is_features(items) and model in (AUTO, None, NO_MODEL):
+        names, classes, labels = _distinct(y)
     else:
         names, classes, labels = given_labels(y, class_names)
     if len(labels) != len(items):
@@ -122,27 +121,69 @@ def audit(
         dataset,
         NO_MODEL if model is None else model,
         Reporter(silent=not verbose),
-        known=None if known is None else np.asarray(known),
+        known=None if known is None else _known(known, classes, len(labels)),
         look=look,
         cache=None if cache is None else Path(cache),
         device=device,
         examples=False,
     )
     table = found.audit.table().drop(columns=["item", "split"])
+    number = {name: c for c, name in enumerate(found.audit.class_names)}
     for column in ("given_label", "predicted_label", "runner_up"):
-        table[column] = classes[[found.audit.class_names.index(name) for name in table[column]]]
+        if table[column].notna().all():  # nobody comes next where nothing is known
+            table[column] = classes[table[column].map(number).to_numpy()]
     if len(kept) < len(labels):
-        table.index = kept
-        table = table.reindex(range(len(labels)))
-        bad = np.setdiff1d(np.arange(len(labels)), kept)
-        table["is_label_issue"] = table["is_label_issue"].astype("boolean")
-        table.loc[bad, "given_label"] = pd.Series(classes[labels[bad]], index=bad)
-        table.loc[bad, "image_issues"] = "broken"
+        table = _with_broken(table, kept, classes[labels])
+    told = found.audit.tells
     table.attrs = {
-        "noise_rate": found.audit.noise_rate,
-        "noise_rate_error": found.audit.noise_rate_error,
+        "noise_rate": found.audit.noise_rate if told else None,
+        "noise_rate_error": found.audit.noise_rate_error if told else None,
         "can_tell": found.audit.can_tell,
     }
+    return table
+
+
+def _distinct(y: Any) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """Return the names of the labels that there are, the labels themselves, and y as numbers of them."""
+    numbers = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        return given_labels(y, None)
+    classes, labels = np.unique(numbers, return_inverse=True)
+    return tuple(map(str, classes)), classes, labels.astype(np.int64)
+
+
+def _known(known: Any, classes: np.ndarray, n: int) -> np.ndarray:
+    """Return the number of the class of each sample that somebody has looked at, -1 for the others."""
+    written_so = list(known)
+    if len(written_so) != n:
+        raise InputError(
+            f"known: {len(written_so)} labels for {n} samples; give one for each, None where nobody looked"
+        )
+    place = {label: c for c, label in enumerate(classes.tolist())}
+    found = np.full(n, -1)
+    for row, label in enumerate(written_so):
+        label = label.item() if isinstance(label, np.generic) else label
+        if label is None or label != label or (label == -1 and -1 not in place):
+            continue
+        if label not in place:
+            raise InputError(f"known: {label!r} at row {row} is not one of the labels; give one of them, or None")
+        found[row] = place[label]
+    return found
+
+
+def _with_broken(table: pd.DataFrame, kept: np.ndarray, given: np.ndarray) -> pd.DataFrame:
+    """Return a table with a row also for those that are not among `kept`, since they could not be read."""
+    import pandas as pd
+
+    table.index = kept
+    for name in ("is_label_issue", "is_outlier", "is_near_boundary"):
+        table[name] = table[name].astype("boolean")
+    for name in ("predicted_label", "runner_up"):
+        if table[name].dtype.kind in "iu":
+            table[name] = table[name].astype("Int64")
+    table = table.reindex(range(len(given)))
+    table["given_label"] = pd.Series(given, index=table.index)
+    table["image_issues"] = table["image_issues"].fillna("broken")
     return table
 
 
@@ -203,7 +244,7 @@ def audit_dataset(
     looks = Looks(("",) * len(labels), (), 0)
     if look:
         looks = look_at_all(items, reporter, memory)
-    called = list(map(written, map(str, kept))) if _is_features(items) else list(_names(items, dataset))
+    called = list(_names(items, dataset))
     found = Audit(
         source=dataset.source or dataset.name,
         class_names=names,
@@ -220,6 +261,7 @@ def audit_dataset(
             "template": dataset.template if text.model else None,
             "budget": budget or None,
             "version": __version__,
+            "path": os.path.realpath(dataset.source) if os.path.exists(dataset.source) else None,
         },
     )
     if examples:
@@ -253,12 +295,12 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
         known=known[left],
         names=before.class_names,
     )
-    told = _told(judged)
+    told = {**_told(judged), "decided": (known >= 0) | removed}
     for name in ("probabilities", "fits_no_class", "is_outlier"):
         whole = getattr(before, name).copy()
         whole[left] = told[name]
         told[name] = whole
-    return with_examples(replace(before, **told), evidence.features)
+    return with_examples(replace(before, **told), evidence.features, before.made_with.get("budget") or 0)
 
 
 def with_examples(found: Audit, features: np.ndarray, budget: int = 0) -> Audit:
@@ -337,9 +379,3 @@ def _names(items: Any, dataset: Dataset) -> Any:
 
 def _is_features(items: Any) -> bool:
     return isinstance(items, np.ndarray) and items.dtype.kind == "f"
-
-
-def _as_numbers(y: Any) -> np.ndarray | None:
-    """Return labels that are whole numbers as an array; None if they are something else."""
-    y = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
-    return y.astype(np.int64) if y.ndim == 1 and y.dtype.kind in "iu" else None

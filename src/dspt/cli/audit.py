@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,6 +86,7 @@ def audit_labels(
         if table.suffix not in (".csv", ".parquet", ".json"):
             raise InputError(f"{table}: expected a .csv, .parquet or .json file for the table")
         check_free(table, mark=b"is_label_issue")
+        check_out(table.parent / "report", data)
     check_out(out, data)
     dataset = open_dataset(
         data,
@@ -115,14 +117,14 @@ def audit_labels(
 
 def _lines(found: Any, told: dict[str, Any]) -> list[str]:
     """Return what an audit has found, for a terminal."""
-    from dspt.auditing.report import headline, tells
+    from dspt.auditing.report import headline
 
     lines = [f"{printable(found.source)}: {told['samples']:,} samples, {told['classes']} classes", headline(found)]
 
     def add(name: str, text: str) -> None:
         lines.append(f"  {name:<14}{text}")
 
-    if tells(found):
+    if found.tells:
         add("called wrong", f"{told['label_issues']:,}, the surest first on the page")
         most = [f"{pair['given']} -> {pair['proposed']} {pair['count']:,}" for pair in told["most_confused"][:3]]
         if most:
@@ -188,24 +190,19 @@ def review_labels(
       dspt review report/ --export for_label_studio/ --format label-studio
     """
     from dspt.auditing import folder
-    from dspt.review.decisions import ACTIONS, Decisions
 
     if to not in _FORMATS:
         raise InputError(f"format {to!r}: expected one of {', '.join(_FORMATS)}")
     if export is not None and apply is not None:
         raise InputError("export and apply: give one of them at a time")
+    if accept is not None and export is None and apply is None:
+        raise InputError("accept: it goes with export or apply, where proposals are written as labels")
     audit = folder.load(report)
     told: dict[str, Any] = {"report": str(report)}
     if take is not None:
-        from dspt.review.exchange import read_corrections
+        from dspt.workflows.audit import take as take_corrections
 
-        corrections = read_corrections(take, audit)
-        with Decisions(report / folder.DECISIONS, audit.items, audit.class_names) as decisions:
-            for action in ACTIONS:
-                same = {row: one.label for row, one in corrections.items() if one.action == action}
-                if same:
-                    decisions.decide(list(same), action, list(same.values()))
-        told["imported"] = len(corrections)
+        told["imported"] = take_corrections(report, take, audit)
     if export is not None or apply is not None:
         told |= _written(report, audit, export, apply, to, accept, overwrite, reporter(quiet))
     if take is None and export is None and apply is None:
@@ -222,7 +219,9 @@ def review_labels(
             f"{told['person']:,} decided by a person, {told['accepted']:,} accepted: {where}"
         )
         if export is not None and to == "manifest":
-            print(f"next     dspt train {_quoted(export)} --out runs/corrected")
+            model = audit.made_with.get("model")
+            chosen = f" --model {shlex.quote(model)}" if model else ""
+            print(f"next     dspt train {_quoted(export)}{chosen} --out runs/corrected")
 
 
 def _written(
@@ -240,7 +239,7 @@ def _written(
     from dspt.review import corrected, exchange
     from dspt.workflows.audit import decided, refit
 
-    decisions = decided(report, audit)
+    decisions = decided(report, audit, progress)
     if accept is not None and decisions:
         audit = refit(report, decisions, audit)  # what was decided makes the proposals better
     paths = folder.load_paths(report)
@@ -265,6 +264,4 @@ def _serve(report: Path, port: int, open_browser: bool, budget: int | None) -> N
 
 
 def _quoted(path: Path) -> str:
-    import shlex
-
     return shlex.quote(str(path))

@@ -129,7 +129,7 @@ def _open(
     if os.path.isfile(path) and suffix in manifest.SUFFIXES:
         return manifest.read(path, root=_path(root), class_names=_path(class_names), columns=columns, **drawn)
     if os.path.isfile(path) and suffix in featurefile.SUFFIXES:
-        return featurefile.read(path)
+        return featurefile.read(path, needs_test=test_fraction > 0)
     what = "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
     raise InputError(f"data {source}: {what}", _FORMS)
 

@@ -25,10 +25,14 @@ _ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 _UNIT, _NEARLY_UNIT = 1e-5, 1e-2
 
 
-def read(path: Path) -> Dataset:
-    """Return the dataset in the feature file `path`, its features float32 and of length 1."""
+def read(path: Path, needs_test: bool = True) -> Dataset:
+    """Return the dataset in the feature file `path`, its features float32 and of length 1.
+
+    A file without a test split is refused, unless none is needed.
+    """
     arrays, names = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
-    missing = [name for name in _ARRAYS if name not in arrays]
+    parts = ("train", "test") if needs_test or {"test_x", "test_y"} & arrays.keys() else ("train",)
+    missing = [name for name in _ARRAYS if name not in arrays and name.split("_")[0] in parts]
     if names is None:
         missing.append("classnames")
     if missing or names is None:
@@ -42,16 +46,16 @@ def read(path: Path) -> Dataset:
             _features(path, f"{split}_x", arrays[f"{split}_x"], notes),
             _labels(path, f"{split}_y", arrays[f"{split}_y"], len(names)),
         )
-        for split in ("train", "test")
+        for split in parts
     ]
-    for split, found in zip(("train", "test"), splits, strict=True):
+    for split, found in zip(parts, splits, strict=True):
         if len(found.items) != len(found.labels):
             raise InputError(
                 f"{path}: {split}_x has {len(found.items)} rows and {split}_y has "
                 f"{len(found.labels)}; each feature needs one label"
             )
-    train, test = splits
-    if arrays["train_x"].shape[1] != arrays["test_x"].shape[1]:
+    train, test = splits if len(splits) > 1 else (splits[0], splits[0].take(np.empty(0, np.int64)))
+    if np.shape(train.items)[1:] != np.shape(test.items)[1:]:
         raise InputError(
             f"{path}: train_x has {arrays['train_x'].shape[1]} columns and test_x has "
             f"{arrays['test_x'].shape[1]}; both must come from the same image tower"

@@ -39,6 +39,8 @@ OTHER_ANCHORS = (0.15, 0.6)
 RENAMED = 0.05
 # Standard errors by which the labels must be more likely than by a guess without a look at the images.
 SURE = 2.5
+# The share of wrong labels in a set that has next to none.
+NEXT_TO_NONE = 0.01
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
 # Entries of (rows, classes) that are computed at once.
@@ -307,17 +309,19 @@ class _Evidence:
 
     # A start, and the rounds from it
 
+    @property
+    def first_mixture(self) -> tuple[float, ...]:
+        """The weights of discriminants and text to begin with."""
+        return tuple([0.05] * len(RIDGES) + ([0.1] if self.text_scale else []))
+
     def climb(self, sums: list[Sums], transition: Tensor, start: str) -> _Path:
         """Return the best round from a start, and the rates that all of them found."""
-        mixture = tuple([0.05] * len(RIDGES) + ([0.1] if self.text_scale else []))
+        mixture = self.first_mixture
         best: _Model | None = None
         rates: list[float] = []
         since = 0
         for number in range(ROUNDS):
-            parts = [
-                _Part(discriminants(one, RIDGES), log_shares(given, transition))
-                for one, given in zip(self.others(sums), self.given_to_others, strict=True)
-            ]
+            parts = self.parts(sums, transition)
             for _ in range(2 if number == 0 else 1):  # the first transition is a guess
                 mixture = self.mixture(parts, transition, mixture)
                 found = self.judged(parts, mixture)
@@ -340,6 +344,15 @@ class _Evidence:
 
     def mixture(self, parts: list[_Part], transition: Tensor, before: tuple[float, ...]) -> tuple[float, ...]:
         """Return the weights, 0 or more, of discriminants and text that make the given labels most likely."""
+        terms, prior = self.terms(parts)
+        likely = self.believed(transition.T[torch.from_numpy(self.labels[self.weighed])], self.weighed)
+        starts = [before]
+        if self.text_scale and before[-1] < 0.02:
+            starts.append((*before[:-1], 0.3))  # a weight of 0 is a valley that no small step leaves
+        return min((_most_likely(terms, likely, start, prior) for start in starts), key=lambda one: one[0])[1]
+
+    def terms(self, parts: list[_Part]) -> tuple[list[Tensor], Tensor]:
+        """Return what discriminants and text say of the samples that weights are chosen by, and the prior (n, C)."""
         rows = self.weighed
         x, fold = self.features(rows), self.fold[rows]
         terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
@@ -350,11 +363,14 @@ class _Evidence:
                 term[own] = torch.addmm(one.bias, x[own], one.weights)
         if (text := self.text(rows)) is not None:
             terms.append(text)
-        likely = self.believed(transition.T[torch.from_numpy(self.labels[rows])], rows)
-        starts = [before]
-        if text is not None and before[-1] < 0.02:
-            starts.append((*before[:-1], 0.3))  # a weight of 0 is a valley that no small step leaves
-        return min((_most_likely(terms, likely, start, prior) for start in starts), key=lambda one: one[0])[1]
+        return terms, prior
+
+    def parts(self, sums: list[Sums], transition: Tensor) -> list[_Part]:
+        """Return what is learnt for each fold from the sums of the others."""
+        return [
+            _Part(discriminants(one, RIDGES), log_shares(given, transition))
+            for one, given in zip(self.others(sums), self.given_to_others, strict=True)
+        ]
 
     def judged(self, parts: list[_Part], mixture: tuple[float, ...]) -> _Model:
         """Return the model with these weights; the buffer then has the probabilities p of all samples."""
@@ -550,7 +566,9 @@ class _Evidence:
         """Return the posterior of the best model, the rate with its error and the classifier of all samples."""
         model = path.best
         predicted, sureness = self.fill(model.weights, model.bias, model.mixture)
-        can_tell = self.can_tell(predicted, sureness)
+        likelihoods = self.label_likelihoods(predicted, sureness)
+        can_tell = self.can_tell(likelihoods)
+        hard = can_tell and self.could_be_hard(likelihoods)
         rates = list(path.rates)
         for share in OTHER_ANCHORS:
             other, by_part = self.transition(predicted, sureness, share)
@@ -577,6 +595,8 @@ class _Evidence:
                 self.n,
                 can_tell,
                 unknown=float((self.known < 0).mean()),
+                could_be_hard=hard,
+                surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
             )
         )
         return Posterior(
@@ -593,22 +613,39 @@ class _Evidence:
             start=model.start if can_tell else "none",
         )
 
-    def can_tell(self, predicted: np.ndarray, sureness: np.ndarray) -> bool:
-        """Return whether the p in the buffer makes the labels surely more likely than how often each is given does."""
-        counts = np.bincount(self.labels, minlength=self.classes)
+    def label_likelihoods(self, predicted: np.ndarray, sureness: np.ndarray) -> np.ndarray:
+        """Return the log likelihood of each label under the p in the buffer and the other parts' transition (n,)."""
         _, by_part = self.transition(predicted, sureness, ANCHORS)
-        gain = -np.log((counts + 1) / (self.n + self.classes))[self.labels]
+        found = np.empty(self.n)
         for rows in self.rows():
             p, labels = self.buffer[rows], torch.from_numpy(self.labels[rows])
             for k, matrix in enumerate(by_part):
                 own = np.flatnonzero(self.part[rows] == k)
                 likely = p[own] * matrix.T[labels[own]]
-                gain[rows.start + own] += likely.sum(1).clamp_min(1e-30).log().numpy()
+                found[rows.start + own] = likely.sum(1).clamp_min(1e-30).log().numpy()
+        return found
+
+    def can_tell(self, likelihoods: np.ndarray) -> bool:
+        """Return whether labels are surely more likely by the model than by how often each is given."""
+        counts = np.bincount(self.labels, minlength=self.classes)
+        gain = likelihoods - np.log((counts + 1) / (self.n + self.classes))[self.labels]
         gain = gain[self.known < 0]  # of those looked at, more is known than the labels
-        if not len(gain):
-            return True
-        error = gain.std() / len(gain) ** 0.5
-        return bool((counts > 0).sum() > 1 and gain.mean() > max(SURE * error, 3 / len(gain), 0.005))
+        return not len(gain) or bool((counts > 0).sum() > 1 and _surely_above(gain, max(3 / len(gain), 0.005)))
+
+    def could_be_hard(self, likelihoods: np.ndarray) -> bool:
+        """Return whether the labels are about as likely if they are right and the images hard to tell apart.
+
+        The same discriminants, made from the labels as they are and as soft as need be, with next to no wrong labels,
+        stand against the model. Where classes overlap, they do as well, and nothing can tell which of the two it is.
+        """
+        transition = uniform_transition(NEXT_TO_NONE, self.classes)
+        parts = self.parts(self.label_sums(), transition)
+        weights = self.mixture(parts, transition, self.first_mixture)
+        terms, prior = self.terms(parts)
+        p = _weighted(terms, np.array(weights)).add_(prior).softmax(1)
+        likely = (p * transition[torch.from_numpy(self.labels[self.weighed])]).sum(1).clamp_min(1e-30).log().numpy()
+        gain = (likelihoods[self.weighed] - likely)[self.known[self.weighed] < 0]
+        return len(gain) > 0 and not _surely_above(gain, 0.0)
 
     def _linear_text(self, weight: float) -> np.ndarray | None:
         """Return the zero-shot logits as a linear function of features, if they are one."""
@@ -634,6 +671,11 @@ def _least_squares(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def _added(sums: list[Sums]) -> Sums:
     return Sums(*(torch.stack([getattr(one, name) for one in sums]).sum(0) for name in Sums.__dataclass_fields__))
+
+
+def _surely_above(gain: np.ndarray, least: float) -> bool:
+    """Return whether the mean of independent gains is above `least` and above what chance would give."""
+    return bool(gain.mean() > max(SURE * gain.std() / len(gain) ** 0.5, least))
 
 
 def _normalised(q: Tensor) -> Tensor:

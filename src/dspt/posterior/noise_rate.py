@@ -21,6 +21,8 @@ class RateEvidence(NamedTuple):
     samples: int
     can_tell: bool
     unknown: float = 1.0  # share of labels that nobody has looked at
+    could_be_hard: bool = False  # whether right labels of images that are hard to tell apart explain as much
+    surely_wrong: float = 0.0  # share of labels that somebody has seen to be wrong
 
 
 def rate_and_error(found: RateEvidence) -> tuple[float, float]:
@@ -31,7 +33,10 @@ def rate_and_error(found: RateEvidence) -> tuple[float, float]:
     chance = found.unknown * math.sqrt(rate * (1 - rate) / found.anchors) + 1 / found.samples
     choice = math.sqrt(sum((other - rate) ** 2 for other in found.others) / max(1, len(found.others)))
     doubt = DOUBT * abs(found.contradicted - rate)
-    return rate, min(0.5, math.sqrt(chance**2 + choice**2 + doubt**2))
+    error = math.sqrt(chance**2 + choice**2 + doubt**2)
+    if found.could_be_hard:  # then none of the others may be wrong
+        error = max(error, (rate - found.surely_wrong) / 2)
+    return rate, min(0.5, error)
 
 
 def in_words(found: Mapping[str, float]) -> str:

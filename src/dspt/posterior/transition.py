@@ -123,7 +123,8 @@ def _matrix(counts: Tensor, shape_weight: float) -> Tensor:
     classes = len(counts)
     anchors = counts.sum(1)
     wrong = anchors - counts.diagonal()
-    common = wrong.sum() / anchors.sum().clamp_min(1)
+    # As if half an anchor more had been wrong: no number of right ones makes a wrong label impossible.
+    common = (wrong.sum() + 0.5) / (anchors.sum() + 1)
     rate = (wrong + RATE_WEIGHT * common) / (anchors + RATE_WEIGHT)
     uniform = 1 / (classes - 1)
     if shape_weight == float("inf"):

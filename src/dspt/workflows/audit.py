@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from dspt.internal.errors import InputError
 from dspt.internal.files import locked_folder
 from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
-from dspt.review.decisions import REMOVE, Decision, Decisions
+from dspt.review.decisions import KEEP, REMOVE, Decision, Decisions
+from dspt.review.exchange import read_corrections
 from dspt.workflows.train import say_notes
 
 # What was seen of images, kept for the next audit into the same folder.
@@ -65,7 +67,7 @@ def audit(
     if not len(dataset.train.labels):
         raise InputError(f"{dataset.name}: it has no samples whose labels could be judged")
     out = Path(out)
-    folder.check_out(out, dataset.root)
+    folder.check_out(out, dataset.source)
     say_notes(dataset, reporter)
     with locked_folder(out, f"report folder {out}", "another process is making a report in it"):
         found, _ = audit_dataset(
@@ -89,9 +91,12 @@ def audit(
                 return None
 
         told = found.audit
-        if before := decided(out, told):
+        # Samples without names are known by what they are, all of them together.
+        content = "" if found.paths else hashlib.blake2b(found.evidence.features.tobytes(), digest_size=16).hexdigest()
+        folder.check_same(out, told, content)
+        if before := decided(out, told, reporter):
             told = _in_light_of(before, told, found.evidence)
-        folder.begin(out)
+        folder.begin(out, told, content)
         report.write_page(told, out, picture, budget, reporter)
         folder.save(told, out, found.evidence, found.paths)
     return told
@@ -112,19 +117,43 @@ def refit(out: Path, decisions: Mapping[int, Decision], audit: Audit | None = No
     return _in_light_of(decisions, audit or folder.load(out), folder.load_evidence(out))
 
 
-def decided(out: Path, audit: Audit) -> dict[int, Decision]:
-    """Return what a person has decided about the rows of a report, as far as anything was."""
+def decided(out: Path, audit: Audit, reporter: Reporter | None = None) -> dict[int, Decision]:
+    """Return what a person has decided about the rows of a report; the reporter tells of what is not there any more."""
     path = Path(out) / folder.DECISIONS
     if not path.exists():
         return {}
     with Decisions(path, audit.items, audit.class_names) as decisions:
+        for fault in decisions.faults() if reporter else ():
+            assert reporter is not None
+            reporter.warn(f"note: a decision about {fault.name} is left out ({fault.reason})")
         return decisions.current()
+
+
+def take(out: Path, path: Path, audit: Audit) -> int:
+    """Return how many corrections of others were taken as decisions, all of them or none.
+
+    Parameters
+    ----------
+    out : Path
+        The report folder.
+    path : Path
+        A file that `dspt.review.exchange.read_corrections` reads.
+    audit : Audit
+        The audit in the folder.
+    """
+    before = decided(out, audit)
+    # What was exported may have had proposals that follow from earlier decisions.
+    corrections = read_corrections(path, refit(out, before, audit) if before else audit)
+    if corrections:
+        with Decisions(out / folder.DECISIONS, audit.items, audit.class_names) as decisions:
+            decisions.take(corrections)
+    return len(corrections)
 
 
 def _in_light_of(decisions: Mapping[int, Decision], audit: Audit, evidence: folder.Evidence) -> Audit:
     known = np.full(len(audit.labels), -1)
     removed = np.zeros(len(audit.labels), bool)
     for row, decision in decisions.items():
-        known[row] = decision.label
+        known[row] = audit.labels[row] if decision.action == KEEP else decision.label
         removed[row] = decision.action == REMOVE
     return judged_again(audit, evidence, known, removed)
