@@ -19,7 +19,8 @@ two pictures.
   decision of its own: as its authors do with fixed values, **it is told the true share of wrong labels** and flags as
   many. So its F1 has help that no other row has, and on clean labels it flags nothing.
 - `gce`: prototypes trained for 20 epochs with GCE; wrong if they predict another class.
-- `ours`, `ours-no-text`: `dspt.label_posterior`; wrong if P(label is wrong) > 0.5. Without text: no class names.
+- `ours`, `ours-no-text`: `dspt.label_posterior`; wrong if another class is more probable, as `dspt audit` decides.
+  Without text: no class names.
 
 Figures: F1 at the method's own decision, AUROC, average precision, of the flagged wrong labels the share whose
 proposed label is the true one, the share flagged, seconds of the wall and of the processor.
@@ -209,7 +210,8 @@ def ours(audit: Audit, with_text: bool) -> Answer:
     )
     doubt = 1 - found.label_quality
     extra = {"rate": found.noise_rate, "error": found.noise_rate_error}
-    return Answer(doubt, doubt > 0.5, found.probabilities.argmax(1), extra)
+    proposed = found.probabilities.argmax(1)
+    return Answer(doubt, proposed != audit.given, proposed, extra)
 
 
 _cleanlab = Cleanlab()
