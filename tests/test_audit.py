@@ -499,6 +499,7 @@ class TestTheCommand:
     def test_bad_input_is_one_sentence(self, dspt, data, photos, arguments, sentence):
         arguments = [a.replace("DATA", data).replace("PHOTOS", str(photos)) for a in arguments]
         status, _, errors = dspt("audit", *arguments, "-q")
+        assert not os.path.exists("report")
         assert status == 2
         assert sentence in errors
         assert len(errors.strip().splitlines()) == 1

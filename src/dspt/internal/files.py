@@ -171,6 +171,7 @@ def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
+    new = not folder.exists()
     with told(name):
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / ".lock"
@@ -183,6 +184,10 @@ def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
             raise InputError(f"{name}: {busy}; wait for it", "or choose another folder with `out`") from None
     try:
         yield
+    except BaseException:
+        if new and [entry.name for entry in folder.iterdir()] == [file.name]:  # nothing has come of it
+            remove(folder)
+        raise
     finally:
         lock.release()
 
