@@ -17,10 +17,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-import dspt
+import dspt  # before torch, whose threads it has wait without spinning
 
 WIDTH, CLASSES, PART = 512, 100, 50_000
 
@@ -37,6 +35,8 @@ def written(path: Path, shape: tuple[int, int], part: object) -> np.ndarray:
 
 def product_rate() -> float:
     """Return multiplications and additions a second of a matrix product of the posterior's shape."""
+    import torch
+
     a, b = torch.randn(8192, WIDTH), torch.randn(WIDTH, 2048)
     a @ b
     started = time.monotonic()
@@ -47,6 +47,8 @@ def product_rate() -> float:
 
 def measured(n: int, text: bool) -> dict[str, float]:
     """Return the figures of one size."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     random = np.random.default_rng(0)
     means = 0.35 * random.standard_normal((CLASSES, WIDTH), dtype=np.float32)
     true = random.integers(0, CLASSES, n)
