@@ -26,6 +26,8 @@ COMMANDS = [
     ("zeroshot DATA --model CLIP", "dspt.train.accuracy", IMAGES),
     ("eval RUN DATA", "dspt.data.open_dataset", IMAGES),
     ("noise DATA --noise sym:0.4", "dspt.plots.confusion", IMAGES),
+    ("audit DATA", "dspt.workflows.audit.audit", IMAGES),
+    ("review REPORT", "dspt.auditing.folder.load", "every decision is saved. To go on"),
     ("predict RUN a.png", "dspt.classifier.load", NOTHING),
     ("data check oxford_pets --root .", "dspt.cli.data.reporter", NOTHING),
     ("data prepare ucf101 --root .", "dspt.cli.data.reporter", "frames made so far are kept. To go on"),

@@ -175,7 +175,7 @@ def review_labels(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Look at the labels of a report and fix them in the browser; then write what came of it.
+    """Fix the labels of a report in the browser. Then write what came of it.
 
     Without --export, --apply or --import the page is served on this machine alone until Ctrl-C; every decision is
     saved the moment it is made. The images themselves are never changed.
