@@ -262,7 +262,7 @@ class TestWhatIsFound:
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits, load_iris, load_wine])
 @pytest.mark.parametrize("noise", [None, ("symmetric", 0.1), ("symmetric", 0.3), ("pair", 0.3)])
-def test_real_measurements_that_nothing_was_chosen_by(load, noise):
+def test_real_measurements_of_other_kinds(load, noise):
     """Sets that come with scikit-learn: 2 to 10 classes, 150 to 1,797 samples, no text."""
     measured = load()
     x, true = StandardScaler().fit_transform(measured.data), measured.target
