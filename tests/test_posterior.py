@@ -14,9 +14,10 @@ from sklearn.preprocessing import StandardScaler
 
 import dspt
 from dspt.internal.errors import InputError
-from dspt.posterior import label_posterior, model, noise_rate
+from dspt.posterior import evidence, label_posterior, noise_rate
 from dspt.posterior.discriminant import Sums, combined, discriminants
-from dspt.posterior.transition import anchor_rows, estimate_transition, log_shares, uniform_transition
+from dspt.posterior.mixture import Mixture, most_likely, probabilities
+from dspt.posterior.transition import Anchors, anchor_rows, estimate_transition, log_shares, uniform_transition
 
 CLASSES, WIDTH = 6, 12
 
@@ -92,6 +93,18 @@ class TestDiscriminant:
         torch.testing.assert_close(found.bias, 0.2 * parts[0].bias + 0.7 * parts[1].bias + prior)
 
 
+def anchors(predicted, labels, doubt=None, likeness=None):
+    """All samples as anchors, of whose labels the classifier has no doubt but the given one."""
+    classes = max(CLASSES, predicted.max() + 1, labels.max() + 1) if likeness is None else len(likeness)
+    if likeness is None:
+        likeness = (1 - np.eye(classes)) / (classes - 1)
+    if doubt is None:
+        doubt = (predicted == labels).astype(float)
+    rows, predicted, labels = (torch.from_numpy(each) for each in (np.arange(len(labels)), predicted, labels))
+    doubt, likeness = (torch.from_numpy(np.asarray(each, dtype=np.float32)) for each in (doubt, likeness))
+    return Anchors(rows, predicted, labels, doubt, likeness)
+
+
 class TestTransition:
     def test_anchors_are_the_surest_of_each_predicted_class(self):
         predicted = np.array([0, 0, 0, 0, 1, 1, 2])
@@ -100,37 +113,72 @@ class TestTransition:
         assert set(anchor_rows(predicted, order, 0.5)) == {1, 2, 5, 6}
         assert set(anchor_rows(predicted, order, 0.01)) == {1, 5, 6}
 
-    @pytest.mark.parametrize(("kind", "weights"), [("symmetric", (100.0, float("inf"))), ("pair", (1.0, 10.0))])
-    def test_what_sure_predictions_show_is_found(self, kind, weights):
+    @pytest.mark.parametrize("first_look", [True, False])
+    @pytest.mark.parametrize("kind", ["symmetric", "pair"])
+    def test_what_sure_predictions_show_is_found(self, kind, first_look):
         true = np.arange(6000) % CLASSES
         labels = dspt.corrupt(true, CLASSES, kind, 0.3, sampling="bernoulli")
-        found, _ = estimate_transition(true, np.argsort(true), labels, np.arange(6000) // 6 % 5, CLASSES, 1.0)
+        found = estimate_transition(anchors(true, labels), first_look)
         expected = dspt.noise.transition_matrix(kind, CLASSES, 0.3).T
         np.testing.assert_allclose(found.matrix.numpy(), expected, atol=0.06)
-        assert found.shape_weight in weights
-        assert found.rate == pytest.approx((labels != true).mean())
 
-    @given(st.integers(2, 7), st.integers(1, 60), st.integers(0, 10**6))
+    def test_labels_the_classifier_would_have_given_next_are_no_mistakes(self):
+        """A tenth of the labels contradict; to the classifier they are as probable as what it predicts."""
+        true = np.arange(600) % CLASSES
+        labels = dspt.corrupt(true, CLASSES, "symmetric", 0.1)
+        wrong = labels != true
+        sure, unsure = (
+            estimate_transition(anchors(true, labels, np.where(wrong, doubt, 1.0))).matrix.diagonal().mean()
+            for doubt in (0.0, 1.0)
+        )
+        assert float(sure) == pytest.approx(0.9, abs=0.01)
+        assert float(unsure) > 0.985
+
+    def test_few_anchors_share_what_classes_are_taken_for(self):
+        """Forty classes of five anchors; each mistake goes to one of two classes that are alike."""
+        classes = 40
+        true = np.repeat(np.arange(classes), 5)
+        near = np.eye(classes)[(np.arange(classes)[:, None] + [1, 2]) % classes].sum(1) / 2
+        random = np.random.default_rng(0)
+        moved = random.random(len(true)) < 0.3
+        labels = np.where(moved, (true + random.integers(1, 3, len(true))) % classes, true)
+        found = estimate_transition(anchors(true, labels, likeness=near)).matrix.numpy()
+        lonely = estimate_transition(anchors(true, labels)).matrix.numpy()
+        # the mean chance of a mistake to a like class is 0.15; by counts alone, only what a class has shown is known
+        like = near > 0
+        assert np.abs(found[like] - 0.15).mean() < 0.05 < np.abs(lonely[like] - 0.15).mean()
+
+    @given(st.integers(2, 7), st.integers(1, 60), st.integers(0, 10**6), st.booleans())
     @settings(max_examples=50, deadline=None)
-    def test_rows_are_distributions_whatever_the_anchors(self, classes, n, seed):
+    def test_rows_are_distributions_whatever_the_anchors(self, classes, n, seed, first_look):
         random = np.random.default_rng(seed)
         predicted, labels = random.integers(0, classes, (2, n))
-        found, others = estimate_transition(predicted, np.argsort(predicted), labels, np.arange(n) % 5, classes, 0.3)
-        for matrix in (found.matrix, *others):
-            assert bool((matrix >= 0).all())
-            torch.testing.assert_close(matrix.sum(1), torch.ones(classes))
+        likeness = random.random((classes, classes)) * (random.random((classes, 1)) < 0.8)
+        np.fill_diagonal(likeness, 0)
+        likeness /= np.maximum(likeness.sum(1, keepdims=True), 1e-30)
+        found = estimate_transition(anchors(predicted, labels, random.random(n), likeness), first_look)
+        assert bool((found.matrix >= 0).all())
+        assert 0 <= float(found.without.min()) <= float(found.without.max()) <= 1
+        torch.testing.assert_close(found.matrix.sum(1), torch.ones(classes))
 
-    def test_part_of_the_samples_has_no_say_in_its_own_matrix(self):
-        true = np.arange(600) % CLASSES
-        part = np.arange(600) // 6 % 5
-        labels = dspt.corrupt(true, CLASSES, "pair", 0.3)
-        other = labels.copy()
-        other[np.flatnonzero(part == 2)[:8]] = 5
-        (_, before), (_, after) = (
-            estimate_transition(true, np.argsort(true), each, part, CLASSES, 1.0) for each in (labels, other)
-        )
-        torch.testing.assert_close(before[2], after[2])
-        assert not torch.equal(before[1], after[1])
+    @pytest.mark.parametrize("kind", ["symmetric", "pair"])
+    def test_a_label_has_no_say_in_its_own_case(self, kind):
+        """What is said of an anchor is what the others show, found anew without it."""
+        true = np.arange(120) % CLASSES
+        labels = dspt.corrupt(true, CLASSES, kind, 0.3)
+        found = estimate_transition(anchors(true, labels), first_look=True)
+        likely = found.likely(torch.from_numpy(labels))
+        for row in (int(np.flatnonzero(labels != true)[0]), int(np.flatnonzero(labels == true)[0])):
+            rest = np.arange(120) != row
+            others = estimate_transition(anchors(true[rest], labels[rest]), first_look=True).matrix
+            assert float(likely[row, true[row]]) == pytest.approx(float(others[true[row], labels[row]]), abs=0.01)
+            assert float(found.matrix[true[row], labels[row]]) > float(likely[row, true[row]])
+
+    def test_of_samples_that_are_no_anchors_the_whole_matrix_tells(self):
+        true = np.arange(120) % CLASSES
+        found = estimate_transition(anchors(true, dspt.corrupt(true, CLASSES, "pair", 0.3)))
+        labels = torch.tensor([1, 4, 2])
+        torch.testing.assert_close(found.likely(labels, 120), found.matrix.T[labels])
 
     def test_shares_of_true_classes_are_those_that_give_the_counts_of_labels(self):
         shares = np.array([0.6, 0.25, 0.1, 0.05])
@@ -143,6 +191,23 @@ class TestTransition:
         np.testing.assert_allclose(
             uniform_transition(0.3, 4).numpy(), dspt.noise.transition_matrix("symmetric", 4, 0.3), rtol=1e-6
         )
+
+
+class TestMixture:
+    @pytest.mark.parametrize("softness", [0.0, 0.2])
+    def test_weights_under_which_labels_were_drawn_are_found(self, softness):
+        random = np.random.default_rng(0)
+        terms = [torch.from_numpy(random.standard_normal((40_000, 4)).astype(np.float32)) for _ in range(2)]
+        p = probabilities(2.5 * terms[0] + 0.8 * terms[1], softness).numpy()
+        true = (p.cumsum(1) < random.random((len(p), 1))).sum(1).clip(max=3)
+        _, found = most_likely(terms, torch.eye(4)[torch.from_numpy(true)], Mixture((0.5, 0.5), 0.1), most_soft=0.5)
+        np.testing.assert_allclose(found.weights, (2.5, 0.8), rtol=0.1)
+        assert found.softness == pytest.approx(softness, abs=0.06)
+
+    def test_what_is_less_clear_is_as_likely_as_at_a_higher_temperature(self):
+        logits = torch.tensor([[6.0, 0.0]])
+        expected = 0.8 / (1 + np.exp(-6)) + 0.2 / (1 + np.exp(-2))
+        assert float(probabilities(logits, 0.2)[0, 0]) == pytest.approx(expected)
 
 
 class TestWhatIsFound:
@@ -233,6 +298,16 @@ class TestWhatIsFound:
         one, other = label_posterior(x, labels, z), label_posterior(300 * x + 7, labels, 0.01 * z - 3)
         np.testing.assert_allclose(other.probabilities, one.probabilities, atol=1e-2)
 
+    def test_confusion_tells_which_classes_look_alike_whatever_their_labels(self):
+        """Classes 0 and 1 are one cloud, whose labels are all told right by nothing but the labels."""
+        x, true, _ = clouds(900, apart=3.0)
+        x[true == 1] = x[true == 0]
+        found = label_posterior(x, true).confusion
+        np.testing.assert_allclose(found.sum(1), 1, rtol=1e-4)
+        assert found[0, 1] == pytest.approx(0.5, abs=0.1)
+        assert found[1, 0] == pytest.approx(0.5, abs=0.1)
+        assert found[2:].diagonal(2).min() > 0.95
+
     def test_same_bits_again(self):
         x, true, z = clouds()
         labels = dspt.corrupt(true, CLASSES, rate=0.4)
@@ -245,7 +320,7 @@ class TestWhatIsFound:
         labels = dspt.corrupt(true, CLASSES, rate=0.4)
         whole = label_posterior(x, labels, z)
         np.save(tmp_path / "x.npy", x)
-        monkeypatch.setattr(model, "_ENTRIES", 40 * WIDTH)
+        monkeypatch.setattr(evidence, "_ENTRIES", 40 * WIDTH)
         parts = label_posterior(np.load(tmp_path / "x.npy", mmap_mode="r"), labels, z)
         np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-3)
 
@@ -253,7 +328,7 @@ class TestWhatIsFound:
         x, true, _ = clouds()
         other = true.copy()
         other[7] = (true[7] + 1) % CLASSES
-        one, two = (model._Evidence(x, labels, None, CLASSES, np.full(len(x), -1), 1) for labels in (true, other))
+        one, two = (evidence.Evidence(x, labels, None, CLASSES, np.full(len(x), -1), 1) for labels in (true, other))
         fold = one.fold[7]
         pairs = [[discriminants(each, [0.1])[0] for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)

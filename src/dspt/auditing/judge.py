@@ -158,12 +158,7 @@ def _strangeness(features: np.ndarray, probabilities: np.ndarray) -> tuple[np.nd
 
 def _inseparable(found: Posterior, names: Sequence[str]) -> tuple[tuple[int, int, float], ...]:
     """Return the pairs of classes of which as much could be the one as the other, and the share of it, most first."""
-    q = found.probabilities
-    both = np.zeros((q.shape[1],) * 2)
-    for rows in _parts(len(q)):
-        both += q[rows].T @ q[rows]
-    share = both / np.maximum(q.sum(0, dtype=np.float64), 1e-9)[:, None]
-    either = np.triu(share + share.T, 1)
+    either = np.triu(found.confusion + found.confusion.T, 1)
     pairs = {(int(a), int(b)) for a, b in np.argwhere(either > INSEPARABLE)} if found.can_tell else set()
     spelt: dict[str, int] = {}
     for c, name in enumerate(names):

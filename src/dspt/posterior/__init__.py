@@ -1,6 +1,8 @@
 """What is true of each label: a posterior over classes, the noise rate with its error, the transition.
 
-- model.py: the posterior; discriminant.py: what the features say; transition.py: what becomes of true labels
+- model.py: the posterior, and the door to it; evidence.py: how it is found
+- discriminant.py: what the features say; transition.py: what becomes of true labels
+- mixture.py: how much each witness counts
 - noise_rate.py: how many labels are wrong, with an error
 """
 

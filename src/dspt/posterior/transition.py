@@ -2,12 +2,17 @@
 
 The labels alone cannot tell a hard image from a wrong label. What tells them apart here is an assumption, and it is
 named: **the surest third of the images predicted as a class are of that class** (anchor points), so that labels which
-contradict it there are wrong; and labels are as often wrong, and as what, elsewhere as there.
+contradict it there are wrong, but for those that the classifier itself would have given next; and labels are as often
+wrong, and as what, elsewhere as there.
+
+No label bears witness in its own case: what is said of a sample comes from the anchors without it. Where a class has
+five anchors, one label that contradicts would otherwise make its own mistake a habit of the class.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -16,23 +21,72 @@ from torch import Tensor
 # The surest of each predicted class that are taken for right.
 ANCHORS = 0.3
 # A class's rate is drawn to the common one as if so many anchors had shown that.
-RATE_WEIGHT = 10.0
-# The shape of mistakes is drawn to the uniform one as if so many wrong labels had shown it; infinity is uniform.
+RATE_WEIGHTS = (3.0, 10.0, 30.0, 100.0)
+# The shape of mistakes is drawn to a common one as if so many wrong labels had shown it; infinity is that shape.
 SHAPE_WEIGHTS = (1.0, 10.0, 100.0, float("inf"))
+# The part of the common shape that goes to classes which are taken for each other; the rest goes to all alike.
+LIKENESSES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
+# Times it is asked which anchors with another label are hard images.
+_DOUBT_ROUNDS = 3
 # Rounds in which shares of classes are found: more fit the chance in the counts.
 _SHARE_ROUNDS = 20
-# Parts of the anchors, each judged by the matrix of the others.
-PARTS = 5
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Samples that are taken for what a classifier, which has not seen their labels, predicts.
+
+    Attributes
+    ----------
+    rows, predicted, labels : int64 Tensors of shape (n,)
+        Which samples they are, what they are predicted as, and what label they are given.
+    doubt : float Tensor of shape (n,)
+        How probable the given label is by the classifier, as a share of how probable the predicted class is.
+    likeness : float Tensor of shape (C, C)
+        For each class, how probable the others are where it is predicted; rows sum to 1, the diagonal is 0.
+    """
+
+    rows: Tensor
+    predicted: Tensor
+    labels: Tensor
+    doubt: Tensor
+    likeness: Tensor
 
 
 @dataclass(frozen=True)
 class Transition:
-    """How labels come about: `matrix[t, y]` is the probability of the given label y if t is true."""
+    """How labels come about.
 
-    matrix: Tensor  # (C, C), rows sum to 1
-    rate: float  # share of wrong labels among the anchors
-    shape_weight: float
-    anchors: int
+    Attributes
+    ----------
+    matrix : Tensor of shape (C, C)
+        `matrix[t, y]` is the probability of the given label y if t is true; rows sum to 1.
+    anchors : Anchors, optional
+        What it was read off.
+    without : Tensor of shape (n,), optional
+        For each anchor, the probability of its label if the predicted class is true, read off the other anchors.
+    """
+
+    matrix: Tensor
+    anchors: Anchors | None = None
+    without: Tensor | None = None
+
+    def likely(self, labels: Tensor, first: int = 0) -> Tensor:
+        """Return how likely each label is if each class is the true one (n, C), by all anchors but the sample itself.
+
+        Parameters
+        ----------
+        labels : int64 Tensor of shape (n,)
+            Given labels of samples that lie beside each other.
+        first : int
+            The row of the first of them.
+        """
+        found = self.matrix.T[labels]
+        if self.anchors is not None and self.without is not None:
+            place = self.anchors.rows - first
+            own = (place >= 0) & (place < len(labels))
+            found[place[own], self.anchors.predicted[own]] = self.without[own]
+        return found
 
 
 def uniform_transition(rate: float, classes: int) -> Tensor:
@@ -79,56 +133,74 @@ def anchor_rows(predicted: np.ndarray, order: np.ndarray, share: float) -> np.nd
     return np.asarray(order[rank < np.ceil(share * np.repeat(counts, counts))])
 
 
-def estimate_transition(
-    predicted: np.ndarray, order: np.ndarray, labels: np.ndarray, part: np.ndarray, classes: int, share: float
-) -> tuple[Transition, list[Tensor]]:
-    """Return the transition from the anchors, and for each part of the samples the matrix of the others' anchors.
+def estimate_transition(anchors: Anchors, first_look: bool = False) -> Transition:
+    """Return the transition that the anchors show.
+
+    A label that contradicts an anchor counts as far as it is a mistake rather than the right label of a hard image, by
+    what all others show: confusions of the classifier would pass for habits of whoever gave the labels.
 
     Parameters
     ----------
-    predicted : int array of shape (N,)
-        The class that each image is predicted as by a classifier that has not seen its label.
-    order : int array of shape (N,)
-        The rows by predicted class, the surest of each first.
-    labels : int array of shape (N,)
-        Given labels.
-    part : int array of shape (N,)
-        Which of `PARTS` parts a sample belongs to.
-    classes : int
-        C.
-    share : float
-        The share of anchors.
+    anchors : Anchors
+    first_look : bool
+        Whether the classifier knows little yet: its doubts and confusions are not asked then.
     """
-    rows = anchor_rows(predicted, order, share)
-    counts = torch.zeros(PARTS, classes, classes)
-    where = tuple(torch.from_numpy(each[rows]) for each in (part, predicted, labels))
-    counts.index_put_(where, torch.ones(len(rows)), accumulate=True)
-    total = counts.sum(0)
-
-    def held_out(weight: float) -> float:
-        likelihood = 0.0
-        for own in counts:
-            matrix = _matrix(total - own, weight)
-            likelihood += float((own * matrix.clamp_min(1e-6).log()).sum())
-        return likelihood
-
-    weight = max(SHAPE_WEIGHTS, key=held_out)
-    rate = float(1 - total.diagonal().sum() / total.sum())
-    found = Transition(_matrix(total, weight), rate, weight, len(rows))
-    return found, [_matrix(total - own, weight) for own in counts]
+    believed = torch.ones(len(anchors.rows))
+    if first_look:
+        return _shown(anchors, believed, LIKENESSES[:1])
+    contradicted = anchors.predicted != anchors.labels
+    for _ in range(_DOUBT_ROUNDS):
+        found = _shown(anchors, believed, LIKENESSES)
+        assert found.without is not None
+        hard = anchors.doubt * found.matrix.diagonal()[anchors.labels]
+        believed = torch.where(contradicted, found.without / (found.without + hard).clamp_min(1e-30), 1.0)
+    return _shown(anchors, believed, LIKENESSES)
 
 
-def _matrix(counts: Tensor, shape_weight: float) -> Tensor:
-    """Return the matrix that counts (C, C) of anchors suggest, what few of them show drawn to what all show."""
-    classes = len(counts)
-    anchors = counts.sum(1)
-    wrong = anchors - counts.diagonal()
+def _shown(anchors: Anchors, believed: Tensor, likenesses: tuple[float, ...]) -> Transition:
+    """Return the transition if each anchor counts as much as it is believed (n,).
+
+    What few anchors of a class show is drawn to what all show: its rate to the common one, the shape of its mistakes to
+    one between all alike and the likeness of classes. How far, makes each anchor's label most likely by the others.
+    """
+    t, y = anchors.predicted, anchors.labels
+    classes = len(anchors.likeness)
+    contradicted = t != y
+    counts = torch.zeros(classes, classes).index_put_((t, y), believed, accumulate=True)
+    seen, right = counts.sum(1), counts.diagonal()
+    wrong = seen - right
     # As if half an anchor more had been wrong: no number of right ones makes a wrong label impossible.
-    common = (wrong.sum() + 0.5) / (anchors.sum() + 1)
-    rate = (wrong + RATE_WEIGHT * common) / (anchors + RATE_WEIGHT)
-    uniform = 1 / (classes - 1)
-    if shape_weight == float("inf"):
-        shape = torch.full_like(counts, uniform)
-    else:
-        shape = (counts + shape_weight * uniform) / (wrong + shape_weight)[:, None]
-    return (shape * rate[:, None]).fill_diagonal_(0) + torch.diag(1 - rate)
+    common = float((wrong.sum() + 0.5) / (seen.sum() + 1))
+
+    def rate(weight: float) -> Tensor:
+        own = believed * contradicted
+        return ((wrong[t] - own).clamp_min(0) + weight * common) / ((seen[t] - believed).clamp_min(0) + weight)
+
+    def rate_likelihood(weight: float) -> float:
+        found = rate(weight)
+        return float((believed * torch.where(contradicted, found, 1 - found).clamp_min(1e-6).log()).sum())
+
+    tw, yw, own = t[contradicted], y[contradicted], believed[contradicted]
+    like, shown, shown_of = anchors.likeness[tw, yw], counts[tw, yw] - own, wrong[tw] - own
+
+    def shape(weight: float, likeness: float) -> Tensor:
+        base = likeness * like + (1 - likeness) / (classes - 1)
+        if weight == float("inf"):
+            return base
+        return (shown.clamp_min(0) + weight * base) / (shown_of.clamp_min(0) + weight)
+
+    def shape_likelihood(choice: tuple[float, float]) -> float:
+        return float((own * shape(*choice).clamp_min(1e-6).log()).sum())
+
+    rate_weight = max(RATE_WEIGHTS, key=rate_likelihood)
+    weight, likeness = max(product(SHAPE_WEIGHTS, likenesses), key=shape_likelihood)
+    rates = (wrong + rate_weight * common) / (seen + rate_weight)
+    matrix = likeness * anchors.likeness + (1 - likeness) / (classes - 1)
+    if weight < float("inf"):
+        matrix = (counts + weight * matrix) / (wrong + weight)[:, None]
+    matrix = (matrix * rates[:, None]).fill_diagonal_(0)
+    # A class without a like has no row of likeness: what is left to it goes to all alike.
+    matrix = matrix * (rates / matrix.sum(1).clamp_min(1e-30))[:, None] + torch.diag(1 - rates)
+    without = 1 - rate(rate_weight)
+    without[contradicted] = (1 - without[contradicted]) * shape(weight, likeness)
+    return Transition(matrix, anchors, without)

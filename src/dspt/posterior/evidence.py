@@ -1,0 +1,538 @@
+"""From features, labels and logits to the posterior: rounds of discriminants, weights and transition.
+
+g1 and g2 are discriminants of the features, with little and with much added to the covariance, fitted on Q of the other
+nine tenths of the samples: no label vouches for itself. z are the zero-shot logits. The weights a1, a2 and b make the
+given labels most likely under the transition T, which is read off anchor points. Features and names of no use get no
+weight. From a start, a few rounds of this; the round and the start that make the labels most likely, each judged
+without itself, are the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dspt.internal.errors import InputError
+from dspt.internal.seeds import Stream
+from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
+from dspt.posterior.mixture import MOST_SOFT, Mixture, most_likely, probabilities, weighted
+from dspt.posterior.noise_rate import RateEvidence, rate_and_error
+from dspt.posterior.transition import (
+    ANCHORS,
+    Anchors,
+    Transition,
+    anchor_rows,
+    estimate_transition,
+    log_shares,
+    uniform_transition,
+)
+
+FOLDS = 10
+ROUNDS = 8
+# Rounds without a gain after which a start is left.
+PATIENCE = 3
+# What is added to the covariance by either discriminant, as shares of the mean variance.
+RIDGES = (0.1, 2.0)
+# Shares of anchors by which the rate is estimated, too: how far they differ is part of its error.
+OTHER_ANCHORS = (0.15, 0.6)
+# By how much the labels may be less likely, in the mean, if the text gives the groups other names.
+RENAMED = 0.05
+# Standard errors by which the labels must be more likely than by a guess without a look at the images.
+SURE = 2.5
+# The share of wrong labels in a set that has next to none, and by how much more likely, in the mean, labels must be if
+# some are wrong: less than that, and a softer classifier would explain as much.
+NEXT_TO_NONE = 0.01
+NOT_MERELY_HARD = 0.03
+# Samples by which weights are chosen: more do not make them better.
+_WEIGHED = 8192
+# Entries of (rows, classes) that are computed at once.
+_ENTRIES = 2**22
+# Numbers beyond this cannot be squared and added in single precision.
+_LARGEST = 1e15
+# Zero-shot logits are brought to this height of the highest above the mean, about that of CLIP's own.
+HEIGHT = 10.0
+
+
+class Answer(NamedTuple):
+    """What `Evidence` finds, named as in `Posterior`, which says what each is."""
+
+    probabilities: np.ndarray
+    confusion: np.ndarray
+    noise_rate: float
+    noise_rate_error: float
+    transition: np.ndarray
+    weights: np.ndarray
+    bias: np.ndarray
+    text_weight: float
+    text: np.ndarray | None
+    likelihood: float
+    start: str
+
+
+class _Part(NamedTuple):
+    """What is learnt for the samples of one fold from those of the others."""
+
+    discriminants: list[Discriminant]
+    prior: Tensor  # (C,) log of how common each class is
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What a round has found out: everything that the probabilities of a sample depend on."""
+
+    likelihood: float
+    weights: Tensor  # (FOLDS, D, C), for the samples of each fold
+    bias: Tensor  # (FOLDS, C)
+    mixture: Mixture  # of the discriminants and the text
+    transition: Transition
+    rate: float  # mean probability that a label is wrong
+    contradicted: float  # share of labels that are not what the image is predicted as
+    start: str = ""
+
+
+class _Look(NamedTuple):
+    """What a classifier that has not seen a sample's label makes of it; p is in the buffer."""
+
+    predicted: np.ndarray  # (N,) the class it is most probably
+    sureness: np.ndarray  # (N,) how probable that is
+    likeness: Tensor  # (C, C) how probable other classes are where one is predicted; rows sum to 1
+
+
+class _Path(NamedTuple):
+    """What came of a start."""
+
+    best: _Model
+    rates: tuple[float, ...]  # of all its rounds
+
+
+class Evidence:
+    """Features, given labels and zero-shot logits, read in parts; all sums over them are made here."""
+
+    def __init__(
+        self, x: np.ndarray, labels: np.ndarray, z: np.ndarray | None, classes: int, known: np.ndarray, seed: int
+    ) -> None:
+        self.x, self.labels, self.classes, self.known = x, labels, classes, known
+        self.n, self.width = x.shape
+        folds = min(FOLDS, self.n)
+        order = Stream(seed, "posterior", "folds").permutation(self.n)
+        self.fold = np.empty(self.n, dtype=np.int64)
+        self.fold[order] = np.arange(self.n) % folds
+        self.folds = folds
+        self.weighed = np.sort(order[:_WEIGHED])
+        self.place = np.argsort(order)  # of each sample in a random order
+        by_fold = np.zeros((folds, classes))
+        np.add.at(by_fold, (self.fold, labels), 1.0)
+        # How often each label is given to the samples of the other folds.
+        self.given_to_others = torch.from_numpy(by_fold.sum(0) - (by_fold if folds > 1 else np.zeros_like(by_fold)))
+        # One array of probabilities is all that grows with samples times classes.
+        self.buffer = torch.empty(self.n, classes)
+        self.mean, self.scale = self._moments()
+        self.z, self.text_scale = z, 0.0
+        if z is not None:
+            self.text_scale = self._text_scale(z)
+        self.products = self._products()
+
+    def rows(self) -> Iterator[slice]:
+        """Yield slices of the samples, as many as are computed at once."""
+        step = max(1, _ENTRIES // max(self.classes, self.width))
+        for first in range(0, self.n, step):
+            yield slice(first, min(first + step, self.n))
+
+    def features(self, rows: slice | np.ndarray) -> Tensor:
+        """Return some samples' features, centred and brought to a mean variance of 1."""
+        return (torch.from_numpy(np.array(self.x[rows], dtype=np.float32)) - self.mean) * self.scale
+
+    def text(self, rows: slice | np.ndarray) -> Tensor | None:
+        """Return some samples' zero-shot logits, at CLIP's height; None if there are none of use."""
+        if self.z is None or not self.text_scale:
+            return None
+        logits = torch.from_numpy(np.array(self.z[rows], dtype=np.float32))
+        return (logits - logits.amax(1, keepdim=True)) * self.text_scale
+
+    def answer(self) -> Answer:
+        """Return the best round of the best start, with the rate, its error and a classifier."""
+        guess = uniform_transition(0.3, self.classes)
+        by_labels = best = self.climb(self.label_sums(), guess, "labels")
+        if self.text_scale:
+            rate, weight = self.text_alone()
+            for name, share in (("mixed", 0.5), ("text", 1.0)):
+                other = self.climb(self.text_sums(rate, weight, share), guess, name)
+                best = max(best, other, key=lambda path: path.best.likelihood)
+            renamed = self.renamed(by_labels.best)
+            # What the text says against the labels' names is not in their likelihood: as likely is enough.
+            if renamed is not None and renamed.best.likelihood > best.best.likelihood - RENAMED:
+                best = renamed
+        return self.told(best)
+
+    # A start, and the rounds from it
+
+    @property
+    def first_mixture(self) -> Mixture:
+        """The weights of discriminants and text to begin with."""
+        return Mixture((0.05,) * len(RIDGES) + ((0.1,) if self.text_scale else ()), 0.1)
+
+    def climb(self, sums: list[Sums], transition: Tensor, start: str) -> _Path:
+        """Return the best round from a start, and the rates that all of them found."""
+        mixture = self.first_mixture
+        best: _Model | None = None
+        rates: list[float] = []
+        since = 0
+        for number in range(ROUNDS):
+            parts = self.parts(sums, transition)
+            for first_look in (True, False) if number == 0 else (False,):  # the first transition is a guess
+                mixture = self.mixture(parts, transition, mixture)
+                found = self.judged(parts, mixture, first_look)
+                transition = found.transition.matrix
+            rates.append(found.rate)
+            since += 1
+            # The first classifier has learnt the start, with mistakes that follow the images: it is not the answer.
+            if best is None or number == 1 or found.likelihood > best.likelihood:
+                best, since = replace(found, start=start), 0
+            elif since >= PATIENCE:
+                break
+            sums = self.posterior_sums(found.transition)
+        assert best is not None
+        return _Path(best, tuple(rates))
+
+    def others(self, sums: list[Sums]) -> Iterator[Sums]:
+        """Yield, for each fold, the sums over all samples but its own."""
+        total = _added(sums)
+        for part in sums:
+            yield total.without(part) if self.folds > 1 else total
+
+    def mixture(self, parts: list[_Part], transition: Tensor, before: Mixture) -> Mixture:
+        """Return the weights of discriminants and text that make the given labels most likely."""
+        terms, prior = self.terms(parts)
+        likely = self.believed(transition.T[torch.from_numpy(self.labels[self.weighed])], self.weighed)
+        starts = [before]
+        if self.text_scale and before.weights[-1] < 0.02:
+            # a weight of 0 is a valley that no small step leaves
+            starts.append(before._replace(weights=(*before.weights[:-1], 0.3)))
+        return min((most_likely(terms, likely, one, prior, MOST_SOFT) for one in starts), key=lambda one: one[0])[1]
+
+    def terms(self, parts: list[_Part]) -> tuple[list[Tensor], Tensor]:
+        """Return what discriminants and text say of the samples that weights are chosen by, and the prior (n, C)."""
+        rows = self.weighed
+        x, fold = self.features(rows), self.fold[rows]
+        terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
+        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(fold)]
+        for k, part in enumerate(parts):
+            own = torch.from_numpy(np.flatnonzero(fold == k))
+            for term, one in zip(terms, part.discriminants, strict=True):
+                term[own] = torch.addmm(one.bias, x[own], one.weights)
+        if (text := self.text(rows)) is not None:
+            terms.append(text)
+        return terms, prior
+
+    def parts(self, sums: list[Sums], transition: Tensor) -> list[_Part]:
+        """Return what is learnt for each fold from the sums of the others."""
+        return [
+            _Part(discriminants(one, RIDGES), log_shares(given, transition))
+            for one, given in zip(self.others(sums), self.given_to_others, strict=True)
+        ]
+
+    def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
+        """Return the model with these weights; the buffer then has the probabilities p of all samples."""
+        joined = [combined(part.discriminants, mixture.weights[: len(RIDGES)], part.prior) for part in parts]
+        weights, bias = torch.stack([one.weights for one in joined]), torch.stack([one.bias for one in joined])
+        look = self.fill(weights, bias, mixture)
+        transition = estimate_transition(self.anchors(look, ANCHORS), first_look)
+        likelihood, rate = self.likelihood(transition)
+        contradicted = float((look.predicted != self.labels).mean())
+        return _Model(likelihood, weights, bias, mixture, transition, rate, contradicted)
+
+    def anchors(self, look: _Look, share: float) -> Anchors:
+        """Return the surest samples of each predicted class, a share of them."""
+        # of those that are equally sure, none is an anchor for its place in the file
+        order = np.lexsort((self.place, -look.sureness, look.predicted))
+        rows = anchor_rows(look.predicted, order, share)
+        place, predicted, labels = (torch.from_numpy(each) for each in (rows, look.predicted[rows], self.labels[rows]))
+        doubt = self.buffer[place, labels] / torch.from_numpy(look.sureness[rows]).clamp_min(1e-30)
+        return Anchors(place, predicted, labels, doubt, look.likeness)
+
+    def fill(self, weights: Tensor, bias: Tensor, mixture: Mixture) -> _Look:
+        """Return what the samples are predicted as, after p is written to the buffer."""
+        predicted, sureness = np.empty(self.n, dtype=np.int64), np.empty(self.n, dtype=np.float32)
+        likeness = torch.zeros(self.classes, self.classes)
+        for rows in self.rows():
+            x, fold = self.features(rows), self.fold[rows]
+            p = self.buffer[rows]
+            for k in range(self.folds):
+                own = torch.from_numpy(np.flatnonzero(fold == k))
+                p[own] = torch.addmm(bias[k], x[own], weights[k])
+            if (text := self.text(rows)) is not None:
+                p.add_(text, alpha=mixture.weights[-1])
+            p.copy_(self.believed(probabilities(p, mixture.softness), rows))
+            top, which = p.max(1)
+            predicted[rows], sureness[rows] = which.numpy(), top.numpy()
+            likeness.index_add_(0, which, p)
+        return _Look(predicted, sureness, _normalised(likeness.fill_diagonal_(0)))
+
+    def believed(self, p: Tensor, rows: slice | np.ndarray) -> Tensor:
+        """Return p (n, C) with nothing left of what is known not to be so: how probable, and nothing but, the truth is.
+
+        A sample that somebody has looked at counts in all sums by its true class from here on, and where an anchor is
+        sought it is as sure as the classifier was of that class: those looked at are no fair sample of the others.
+        """
+        told = torch.from_numpy(np.flatnonzero(self.known[rows] >= 0))
+        if len(told):
+            true = torch.from_numpy(self.known[rows])[told].long()[:, None]
+            left = p[told].gather(1, true).clamp_min(1e-12)
+            p[told] = torch.zeros(len(told), self.classes).scatter_(1, true, left)
+        return p
+
+    def joint(self, rows: slice, transition: Transition) -> Tensor:
+        """Return P(true class, given label | image) of some samples (n, C), from the p in the buffer."""
+        return self.buffer[rows] * transition.likely(torch.from_numpy(self.labels[rows]), rows.start)
+
+    def likelihood(self, transition: Transition) -> tuple[float, float]:
+        """Return the mean log likelihood of the labels, and the mean probability that a label is wrong."""
+        total, wrong = 0.0, 0.0
+        for rows in self.rows():
+            q = self.joint(rows, transition)
+            likely = q.sum(1).clamp_min(1e-30)
+            right = q.gather(1, torch.from_numpy(self.labels[rows])[:, None])[:, 0]
+            total += float(likely.log().sum())
+            wrong += float((1 - right / likely).sum())
+        return total / self.n, wrong / self.n
+
+    # Sums over the samples, by fold
+
+    def label_sums(self) -> list[Sums]:
+        """Return the sums if all given labels are right."""
+        labels = np.where(self.known < 0, self.labels, self.known)
+        return self._sums(lambda rows: torch.from_numpy(labels[rows]))
+
+    def text_sums(self, rate: float, weight: float, share: float) -> list[Sums]:
+        """Return the sums if classes are what text and labels say together, in a share; else the given labels."""
+        columns = uniform_transition(rate, self.classes)  # symmetric
+
+        def responsibility(rows: slice) -> Tensor:
+            labels, text = torch.from_numpy(self.labels[rows]), self.text(rows)
+            assert text is not None
+            q = _normalised((weight * text).softmax(1) * columns[labels])
+            q = q.mul_(share).scatter_add_(1, labels[:, None], torch.full((len(q), 1), 1 - share))
+            return _normalised(self.believed(q, rows))
+
+        return self._sums(responsibility)
+
+    def posterior_sums(self, transition: Transition, order: Tensor | None = None) -> list[Sums]:
+        """Return the sums by the posterior, from the p in the buffer; classes may be given other names."""
+
+        def responsibility(rows: slice) -> Tensor:
+            q = _normalised(self.joint(rows, transition))
+            return q if order is None else q[:, order]
+
+        return self._sums(responsibility)
+
+    def _sums(self, responsibility: Callable[[slice], Tensor]) -> list[Sums]:
+        counts = torch.zeros(self.folds, self.classes, dtype=torch.float64)
+        features = torch.zeros(self.folds, self.classes, self.width, dtype=torch.float64)
+        for rows in self.rows():
+            x, fold, q = self.features(rows), self.fold[rows], responsibility(rows)
+            for k in range(self.folds):
+                own = torch.from_numpy(np.flatnonzero(fold == k))
+                if q.ndim == 1:
+                    counts[k] += torch.bincount(q[own], minlength=self.classes)
+                    features[k].index_add_(0, q[own], x[own].double())
+                else:
+                    counts[k] += q[own].sum(0, dtype=torch.float64)
+                    features[k] += q[own].T @ x[own]
+        return [Sums(*each) for each in zip(counts, features, self.products, strict=True)]
+
+    def _products(self) -> Tensor:
+        products = torch.zeros(self.folds, self.width, self.width, dtype=torch.float64)
+        for rows in self.rows():
+            x, fold = self.features(rows), self.fold[rows]
+            for k in range(self.folds):
+                own = x[torch.from_numpy(np.flatnonzero(fold == k))]
+                products[k] += own.T @ own
+        return products
+
+    def _moments(self) -> tuple[Tensor, float]:
+        """Return the mean of the features and what brings their mean variance to 1."""
+        mean = np.zeros(self.width)
+        for rows in self.rows():
+            mean += np.asarray(self.x[rows], dtype=np.float64).sum(0)
+        mean /= self.n
+        squares = sum(float(np.square(np.asarray(self.x[rows], dtype=np.float64) - mean).sum()) for rows in self.rows())
+        deviation = (squares / (self.n * self.width)) ** 0.5
+        size = max(deviation, float(np.abs(mean).max()))
+        if size > _LARGEST:
+            raise InputError(f"features: they are as large as {size:.3g}; bring them below {_LARGEST:g}")
+        varied = deviation > 1e-7 * size
+        return torch.from_numpy(mean.astype(np.float32)), 1 / deviation if varied else 1.0
+
+    def _text_scale(self, z: np.ndarray) -> float:
+        """Return the factor that brings the logits to CLIP's height; 0 if they say nothing."""
+        some = np.asarray(z[self.weighed], dtype=np.float64)
+        height = float((some.max(1) - some.mean(1)).mean())
+        if height > _LARGEST:
+            raise InputError(f"zero_shot_logits: they are as large as {height:.3g}; bring them below {_LARGEST:g}")
+        return HEIGHT / height if height > 1e-9 else 0.0
+
+    # The text as a start, and as the name of a group
+
+    def text_alone(self) -> tuple[float, float]:
+        """Return the noise rate and the text's weight that make the labels most likely, mistakes being anything."""
+        text, labels = self.text(self.weighed), torch.from_numpy(self.labels[self.weighed])
+        assert text is not None
+        rate = 0.3
+        mixture = Mixture((0.5,))
+        for _ in range(15):
+            likely = uniform_transition(rate, self.classes)[labels]
+            mixture = most_likely([text], likely, mixture)[1]
+            q = _normalised((mixture.weights[0] * text).softmax(1) * likely)
+            rate = min(max(float(1 - q.gather(1, labels[:, None]).mean()), 0.01), 0.98)
+        return rate, mixture.weights[0]
+
+    def renamed(self, model: _Model) -> _Path | None:
+        """Return the rounds from the groups that the labels give, named as the text names them; None if it does not.
+
+        If more than half of the labels of a class are wrong in one way, its images are found as a group under a wrong
+        label. Only the text knows better. It is asked if it contradicts the labels' names for the most part, and if
+        most groups have the label it names, more often than any wrong label by chance: where the class names themselves
+        are mixed up, they have not.
+        """
+        from scipy.optimize import linear_sum_assignment
+
+        self.fill(model.weights, model.bias, model.mixture)
+        matrix = model.transition.matrix
+        named = torch.zeros(self.classes, self.classes, dtype=torch.float64)
+        for rows in self.rows():
+            q = _normalised(self.joint(rows, model.transition))
+            text = self.text(rows)
+            assert text is not None
+            named.index_add_(1, text.argmax(1), q.T.double())
+        # A name has to fit twice: images of the group look like it, and some of the group's labels are it, many or few.
+        looks = named / named.sum(1, keepdim=True).clamp_min(1)
+        fit = (looks + 0.01).log() + (matrix.double().clamp_max(0.05) + 0.002).log()
+        groups, names = (torch.from_numpy(each) for each in linear_sum_assignment(-fit.numpy()))
+        moved = groups != names
+        agreed = float(named[groups, names].sum())
+        # Names that tell few images of anything are no witnesses.
+        if not moved.any() or agreed < 0.25 * self.n or float(named.diagonal().sum()) > 0.5 * agreed:
+            return None
+        held = matrix[groups[moved], names[moved]]
+        by_chance = 3 * (1 - matrix.diagonal()[moved]) / (self.classes - 1)
+        size = named.sum(1)[moved]
+        if float(size[held >= by_chance.clamp_min(0.04)].sum()) < 0.5 * float(size.sum()):
+            return None
+        order = torch.empty_like(groups)
+        order[names] = groups  # column c of the renamed is the group that is called c
+        sums = self.posterior_sums(model.transition, order)
+        return self.climb(sums, matrix[order], "renamed")
+
+    # The answer
+
+    def told(self, path: _Path) -> Answer:
+        """Return what the best model says of all samples, how many labels are wrong, and the classifier."""
+        model = path.best
+        look = self.fill(model.weights, model.bias, model.mixture)
+        transition = model.transition
+        likelihoods = np.empty(self.n)
+        for rows in self.rows():
+            likelihoods[rows] = self.joint(rows, transition).sum(1).clamp_min(1e-30).log().numpy()
+        can_tell = self.can_tell(likelihoods)
+        others = [estimate_transition(self.anchors(look, share)) for share in OTHER_ANCHORS]
+        assert transition.anchors is not None
+        rate, error = rate_and_error(
+            RateEvidence(
+                model.rate,
+                (*path.rates, *(self.likelihood(other)[1] for other in others)),
+                model.contradicted,
+                len(transition.anchors.rows),
+                self.n,
+                can_tell,
+                unknown=float((self.known < 0).mean()),
+                could_be_hard=can_tell and self.could_be_hard(likelihoods),
+                surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
+            )
+        )
+        if not can_tell:
+            transition = Transition(torch.eye(self.classes))
+            self.buffer.fill_(1.0)
+        confusion = torch.zeros(self.classes, self.classes)
+        for rows in self.rows():
+            q = _normalised(self.believed(self.joint(rows, transition), rows))
+            confusion.addmm_(q.T, self.buffer[rows])
+            self.buffer[rows] = q
+        parts = discriminants(_added(self._sums(lambda rows: self.buffer[rows])), RIDGES)
+        prior = log_shares(self.given_to_others.sum(0), transition.matrix)
+        whole = combined(parts, model.mixture.weights[: len(RIDGES)], prior)
+        weights = self.scale * whole.weights  # of the features as they come, not centred
+        text_weight = model.mixture.weights[-1] * self.text_scale if self.text_scale else 0.0
+        return Answer(
+            probabilities=self.buffer.numpy(),
+            confusion=_normalised(confusion).numpy(),
+            noise_rate=rate,
+            noise_rate_error=error,
+            transition=transition.matrix.T.double().numpy(),
+            weights=weights.numpy(),
+            bias=(whole.bias - self.mean @ weights).numpy(),
+            text_weight=text_weight,
+            text=self._linear_text(text_weight),
+            likelihood=model.likelihood,
+            start=model.start if can_tell else "none",
+        )
+
+    def can_tell(self, likelihoods: np.ndarray) -> bool:
+        """Return whether labels are surely more likely by the model than by how often each is given."""
+        counts = np.bincount(self.labels, minlength=self.classes)
+        gain = likelihoods - np.log((counts + 1) / (self.n + self.classes))[self.labels]
+        gain = gain[self.known < 0]  # of those looked at, more is known than the labels
+        return not len(gain) or bool((counts > 0).sum() > 1 and _surely_above(gain, max(3 / len(gain), 0.005)))
+
+    def could_be_hard(self, likelihoods: np.ndarray) -> bool:
+        """Return whether the labels are about as likely if they are right and the images hard to tell apart.
+
+        The same discriminants, made from the labels as they are and as soft as need be, with next to no wrong labels,
+        stand against the model. Where classes overlap, they do as well, and nothing can tell which of the two it is.
+        """
+        transition = uniform_transition(NEXT_TO_NONE, self.classes)
+        parts = self.parts(self.label_sums(), transition)
+        mixture = self.mixture(parts, transition, self.first_mixture)
+        terms, prior = self.terms(parts)
+        p = probabilities(weighted(terms, mixture.weights).add_(prior), mixture.softness)
+        likely = (p * transition[torch.from_numpy(self.labels[self.weighed])]).sum(1).clamp_min(1e-30).log().numpy()
+        gain = (likelihoods[self.weighed] - likely)[self.known[self.weighed] < 0]
+        return len(gain) > 0 and not _surely_above(gain, NOT_MERELY_HARD)
+
+    def _linear_text(self, weight: float) -> np.ndarray | None:
+        """Return the zero-shot logits as a linear function of features, if they are one."""
+        if not weight or self.z is None:
+            return None
+        rows = self.weighed
+        x = np.column_stack([np.asarray(self.x[rows], dtype=np.float64), np.ones(len(rows))])
+        z = np.asarray(self.z[rows], dtype=np.float64)
+        learnt = np.arange(len(rows)) % 5 > 0
+        found = _least_squares(x[learnt], z[learnt])
+        # Judged by others: as many numbers as samples fit anything.
+        rest = np.square(z - x @ found)[~learnt].sum() / max(1e-12, np.square(z - z.mean(0))[~learnt].sum())
+        return _least_squares(x, z).astype(np.float32) if rest < 1e-3 else None
+
+
+def _least_squares(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return the linear function of x (n, D) that is nearest to z (n, C)."""
+    gram = x.T @ x
+    gram.flat[:: len(gram) + 1] += 1e-9 * np.trace(gram) / len(gram)
+    found: np.ndarray = np.linalg.solve(gram, x.T @ z)
+    return found
+
+
+def _added(sums: list[Sums]) -> Sums:
+    return Sums(*(torch.stack([getattr(one, name) for one in sums]).sum(0) for name in Sums.__dataclass_fields__))
+
+
+def _surely_above(gain: np.ndarray, least: float) -> bool:
+    """Return whether the mean of independent gains is above `least` and above what chance would give."""
+    return bool(gain.mean() > max(SURE * gain.std() / len(gain) ** 0.5, least))
+
+
+def _normalised(q: Tensor) -> Tensor:
+    return q / q.sum(1, keepdim=True).clamp_min(1e-30)
