@@ -256,7 +256,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 # What is in percent, as it is or by class, prompt or method.
-_PERCENT = {"accuracy", "last_accuracy", "zero_shot", "per_class", "templates", "sym60", "pair40"}
+_PERCENT = {
+    *("accuracy", "last_accuracy", "zero_shot", "per_class", "templates", "sym60", "pair40"),
+    *("by_class", "mean_recall", "mean_f1", "calibration"),
+}
 
 
 def _rounded(value: Any, percent: bool = False) -> Any:

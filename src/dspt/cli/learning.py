@@ -41,6 +41,7 @@ from dspt.cli.common import (
     with_settings,
     write_skipped,
 )
+from dspt.cli.evaluation import print_evaluation
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
@@ -69,6 +70,12 @@ def train(
     class_names: ClassNames = None,
     columns: Columns = "",
     exclude: Exclude = None,
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="Classes to learn: all; or base or new, the first or the second half by label order, as CoOp has them."
+        ),
+    ] = "all",
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -85,6 +92,7 @@ def train(
       dspt train photos.csv --skip-bad
       dspt train photos.xlsx --columns path=filename,label=class
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
+      dspt train oxford_pets --root datasets/ --classes base --out runs/pets-base
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
     """
     from dspt.data import open_dataset
@@ -99,6 +107,7 @@ def train(
         columns=columns,
         skip_bad=skip_bad,
         exclude=exclude or (),
+        classes=classes,
         test=test,
     )
     result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
@@ -201,26 +210,52 @@ def zeroshot(
 def evaluate_run(
     run: Run,
     data: Data,
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="Classes that images are told apart in: run, its own; data, those of DATA, such as another dataset's; "
+            "base or new, one half of these by label order; base-to-new, both halves and their harmonic mean, for a "
+            "run of train --classes base.",
+        ),
+    ] = "run",
+    worst: Annotated[int, typer.Option(help="How many of the worst images to list.")] = 10,
+    page: Annotated[Path | None, typer.Option(help="Write all of it to this .html file, with the images.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the calibration (reliability diagram): a .png, .pdf or .svg file.")
+    ] = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
     exclude: Exclude = None,
     skip_bad: SkipBad = False,
     skipped: Skipped = SKIPPED,
+    overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how well a learnt prompt does, by class. On the test split of DATA, or on all of it.
+    """Tell how well a learnt prompt does. By class, by confidence, and where it fails worst.
+
+    On the test split of DATA, or on all of it. A prompt can also be judged on classes that it has not learnt.
 
     \b
     Examples:
       dspt eval runs/photos photos/
-      dspt eval runs/photos other_photos/ --json
+      dspt eval runs/photos other_photos/ --page evaluation.html --json
+      dspt eval runs/photos other_photos/ --classes data
+      dspt eval runs/pets-base oxford_pets --root datasets/ --classes base-to-new
     """
     from dspt.data import open_dataset
+    from dspt.internal.files import check_free
+    from dspt.plots import check_path
     from dspt.workflows import evaluate
 
     check_skipped(skipped, skip_bad)
+    if page is not None:
+        if page.suffix.lower() not in (".html", ".htm"):
+            raise InputError(f"{page}: expected an .html file for the page")
+        check_free(page, overwrite, b"made by dspt")
+    if picture is not None:
+        check_path(picture, overwrite)
     dataset = open_dataset(
         data,
         root=root,
@@ -230,17 +265,29 @@ def evaluate_run(
         exclude=exclude or (),
         test_fraction=0,
     )
-    result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
+    result = evaluate.evaluate(
+        run, dataset, reporter(quiet), skip_bad, classes=classes, worst=worst, page=page, picture=picture
+    )
     write_skipped(result["skipped_entries"], skipped)
     if json_output:
         print_json(result)
         return
-    rows = [("all classes", result["accuracy"])]
-    rows += sorted(result["per_class"].items(), key=lambda row: row[1])
-    print_table(f"{run} on {result['data']}, {result['samples']} images, model {result['model']}", rows[:21])
-    if len(rows) > 21:
-        print(f"and {len(rows) - 21} more classes, all better; --json lists them")
-    print_trust(result["test_labels_known"], result)
+    title = f"{run} on {result['data']}, model {result['model']}"
+    if classes != "base-to-new":
+        print(title)
+        print_evaluation(result)
+    else:
+        for half in ("base", "new"):
+            print(f"{title}: {half} classes")
+            print_evaluation(result[half])
+            print()
+        rows = [(half, result[half]["accuracy"], result[half]["zero_shot"]) for half in ("base", "new")]
+        print(f"{'accuracy (%)':<16}{'learnt':>10}{'zero-shot':>11}")
+        for name, learnt, fixed in [*rows, ("harmonic mean", result["accuracy"], result["zero_shot"])]:
+            print(f"  {name:<14}{figure(learnt, 2):>10}{figure(fixed, 2):>11}")
+    for what in ("page", "picture"):
+        if what in result:
+            print(f"{what:<9}{result[what]}")
     print_skipped(result["skipped_entries"], skipped)
 
 

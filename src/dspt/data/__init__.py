@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
-from dspt.data.dataset import Dataset, Split, few_shot, without
+from dspt.data.dataset import Dataset, Split, few_shot, half, without
 from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
@@ -38,6 +38,7 @@ def open_dataset(
     skip_bad: bool = False,
     test: str | Path | None = None,
     exclude: Sequence[str] = (),
+    classes: str = "all",
 ) -> Dataset:
     """Return the dataset that `source` names.
 
@@ -66,6 +67,8 @@ def open_dataset(
         test split if it has one. Nothing is held out then.
     exclude
         Names of classes that are left out with all their images.
+    classes
+        "all" of them, the "base" or the "new" ones, as CoOp halves them by label order.
 
     Returns
     -------
@@ -81,6 +84,7 @@ def open_dataset(
     found = _open(str(source), root, class_names, columns, seed, 0 if test else test_fraction, skip_bad)
     if exclude:
         found = without(found, exclude)
+    found = half(found, classes)
     for note in found.notes:
         _log.warning("%s", printable(note))
     found = replace(found, source=str(source))
@@ -89,7 +93,8 @@ def open_dataset(
     columns = columns if Path(test).suffix.lower() in manifest.SUFFIXES else ""
     trusted = open_dataset(test, root=root, columns=columns, test_fraction=0, skip_bad=skip_bad)
     there = [name for name in exclude if name in trusted.class_names]
-    return found.tested_on(without(trusted, there) if there else trusted)
+    trusted = without(trusted, there) if there else trusted
+    return found.tested_on(half(trusted, classes))
 
 
 def _open(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL, matched
+from dspt.internal.rounding import counted
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
@@ -283,9 +285,39 @@ def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
     if unknown := [name for name, c in zip(exclude, found, strict=True) if c < 0]:
         raise InputError(f"{dataset.name}: class {listed(unknown)} is not there to be excluded; found {listed(names)}")
     kept = [c for c in range(len(names)) if c not in found]
-    check_names([names[c] for c in kept], f"{dataset.name} without {listed(exclude)}")
+    rest = _with_classes(dataset, kept, f"{dataset.name} without {listed(exclude)}")
+    gone = _size(dataset) - _size(rest)
+    note = f"{counted(gone, 'image')} of class {listed(exclude)} {'was' if gone == 1 else 'were'} excluded."
+    return replace(rest, notes=(*dataset.notes, note))
+
+
+# Which classes there are: all of them, or one of CoOp's halves.
+HALVES = ("base", "new")
+CLASSES = ("all", *HALVES)
+
+
+def half(dataset: Dataset, which: str) -> Dataset:
+    """Return a dataset with the "base" or the "new" classes alone; "all" returns it as it is.
+
+    As in CoOp, base classes are the first half by label order, with the middle one of an odd number.
+    """
+    if which not in CLASSES:
+        raise InputError(f"classes {which!r}: expected {', '.join(CLASSES[:-1])} or {CLASSES[-1]}")
+    if which == "all":
+        return dataset
+    classes = len(dataset.class_names)
+    middle = math.ceil(classes / 2)
+    kept = range(middle) if which == "base" else range(middle, classes)
+    found = _with_classes(dataset, kept, f"the {which} classes of {dataset.name}")
+    return replace(found, name=f"{dataset.name}-{which}")
+
+
+def _with_classes(dataset: Dataset, kept: Sequence[int], where: str) -> Dataset:
+    """Return a dataset with some of its classes, by number, and the samples of these."""
+    names = dataset.class_names
+    check_names([names[c] for c in kept], where)
     renumber = np.full(len(names) + 1, -1)  # the last stands for a true label that is not known
-    renumber[kept] = np.arange(len(kept))
+    renumber[list(kept)] = np.arange(len(kept))
 
     def part(split: Split) -> Split:
         labels, true = renumber[split.labels], split.true_labels
@@ -295,12 +327,13 @@ def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
             true = renumber[true]
         return Split(split.items, labels, true).take(np.flatnonzero(there))
 
-    train, test = part(dataset.train), part(dataset.test)
-    gone = len(dataset.train.labels) + len(dataset.test.labels) - len(train.labels) - len(test.labels)
-    note = f"{gone} images of class {listed(exclude)} were excluded."
     return replace(
-        dataset, class_names=tuple(names[c] for c in kept), train=train, test=test, notes=(*dataset.notes, note)
+        dataset, class_names=tuple(names[c] for c in kept), train=part(dataset.train), test=part(dataset.test)
     )
+
+
+def _size(dataset: Dataset) -> int:
+    return len(dataset.train.labels) + len(dataset.test.labels)
 
 
 def unusable(what: str, faults: Sequence[Fault], remedy: str, total: int | None = None) -> InputError:
