@@ -41,6 +41,7 @@ from dspt.cli.common import (
     with_settings,
     write_skipped,
 )
+from dspt.cli.configfile import ConfigFile
 from dspt.cli.evaluation import print_evaluation
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.errors import InputError
@@ -65,6 +66,7 @@ def train(
             "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
         ),
     ] = "none",
+    config_file: ConfigFile = None,
     test: Test = None,
     root: Root = None,
     class_names: ClassNames = None,
@@ -94,6 +96,7 @@ def train(
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
       dspt train oxford_pets --root datasets/ --classes base --out runs/pets-base
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
+      dspt train --config run.yaml --seed 2
     """
     from dspt.data import open_dataset
     from dspt.methods import make
@@ -132,6 +135,7 @@ def scratch(
     data: Data,
     config: NetworkConfig,
     noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
+    config_file: ConfigFile = None,
     test: Test = None,
     root: Root = None,
     columns: Columns = "",

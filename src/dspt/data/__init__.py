@@ -87,7 +87,15 @@ def open_dataset(
     found = half(found, classes)
     for note in found.notes:
         _log.warning("%s", printable(note))
-    found = replace(found, source=str(source))
+    asked = {
+        "root": root and str(root),
+        "class_names": class_names and str(class_names),
+        "columns": columns if isinstance(columns, str) else ",".join(f"{key}={name}" for key, name in columns.items()),
+        "exclude": list(exclude),
+        "classes": "" if classes == "all" else classes,
+        "skip_bad": skip_bad,
+    }
+    found = replace(found, source=str(source), options={name: value for name, value in asked.items() if value})
     if test is None:
         return found
     columns = columns if Path(test).suffix.lower() in manifest.SUFFIXES else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,8 @@ class Dataset:
         What the user called it, and a test set that was given apart.
     root
         The folder below which its files are named, wherever it lies.
+    options
+        What else `open_dataset` was asked for, by which it opens the same again.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Dataset:
     model: str = PAPER_MODEL
     root: str = ""
     test_source: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def judged(self) -> Split:
