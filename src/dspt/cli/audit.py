@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     ClassNames,
     Columns,
@@ -155,7 +156,14 @@ def review_labels(
         Path | None,
         typer.Option(help="Write the corrected labels here and end: a .csv, .jsonl or .parquet manifest, or a folder."),
     ] = None,
-    to: Annotated[str, typer.Option("--format", help=f"What --export writes: {', '.join(_FORMATS)}.")] = "manifest",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=f"What --export writes: {', '.join(_FORMATS)}.",
+            autocompletion=completion.among(_FORMATS),
+        ),
+    ] = "manifest",
     apply: Annotated[
         Path | None,
         typer.Option(help="Copy the images to this new folder, each to its corrected class, and end."),

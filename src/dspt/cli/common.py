@@ -16,6 +16,7 @@ from typing import Annotated, Any, TextIO, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from dspt.cli import completion
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
@@ -46,7 +47,6 @@ app = typer.Typer(
     cls=Commands,
     help="Adapt CLIP to a classification task when many training labels are wrong.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than all else that it does
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -56,6 +56,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
+        autocompletion=completion.data,
         help="A folder of class folders; a .csv, .tsv, .jsonl, .parquet or .xlsx manifest "
         "(path,label[,true_label][,split]); "
         "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
@@ -111,6 +112,7 @@ Test = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
+        autocompletion=completion.data,
         help="A test set whose labels can be trusted: any DATA with the same classes. All of DATA is trained on then.",
     ),
 ]
@@ -132,7 +134,8 @@ def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..
         if field.name == "option":
             kind, default = list[str] | None, None
         flag = "--" + field.name.replace("_", "-")
-        option = typer.Option(flag, help=field.metadata["help"])
+        complete = completion.SETTINGS.get(field.name) or completion.among(field.metadata.get("among") or ())
+        option = typer.Option(flag, help=field.metadata["help"], autocompletion=complete)
         settings.append(
             inspect.Parameter(
                 field.name,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     ClassNames,
     Columns,
@@ -128,7 +129,12 @@ def prepare_data(
 def export_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
     kind: Annotated[
-        str, typer.Option("--noise", help="Put train images into wrong folders: sym:0.2, pair:0.4, ...")
+        str,
+        typer.Option(
+            "--noise",
+            help="Put train images into wrong folders: sym:0.2, pair:0.4, ...",
+            autocompletion=completion.among(("none", "sym:", "pair:")),
+        ),
     ] = "none",
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
 ) -> None:

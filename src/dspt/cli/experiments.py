@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     Json,
     Quiet,
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
     from dspt.experiments.collect import Results
     from dspt.runs import NotUsed
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="An experiment; 'dspt experiments' lists them.", autocompletion=completion.experiments
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="The folder below which the run folders are.")]
 Only = Annotated[
     str | None,
@@ -82,7 +88,8 @@ def reproduce(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another source than the paper's datasets: 'embedded', a folder, a feature file; may be repeated."
+            autocompletion=completion.data,
+            help="Another source than the paper's datasets: 'embedded', a folder, a feature file; may be repeated.",
         ),
     ] = None,
     model: Annotated[
@@ -162,7 +169,14 @@ def reproduce(
 def table(
     name: Name,
     runs: Runs = Path("runs"),
-    style: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
+    style: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="terminal, markdown, latex or csv.",
+            autocompletion=completion.among(("terminal", "markdown", "latex", "csv")),
+        ),
+    ] = "terminal",
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     SKIPPED,
     ClassNames,
@@ -60,10 +61,11 @@ def train(
     noise: Annotated[
         str,
         typer.Option(
+            autocompletion=completion.among(completion.NOISES),
             help="Labels to make wrong: none, sym:0.4, pair:0.2, near:0.4 (the class of the most similar name), "
             "near-3:0.4 (one of the three most similar), sym:0.4:bernoulli, inst:0.3 (depends on the image), "
             "inst-likely:0.3 (the class that the image looks most like), matrix:T.npy, or given labels from "
-            "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
+            "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched.",
         ),
     ] = "none",
     config_file: ConfigFile = None,
@@ -75,7 +77,8 @@ def train(
     classes: Annotated[
         str,
         typer.Option(
-            help="Classes to learn: all; or base or new, the first or the second half by label order, as CoOp has them."
+            autocompletion=completion.among(("all", "base", "new")),
+            help="Classes to learn: all; or base or new, the first or the second half by label order, as in CoOp.",
         ),
     ] = "all",
     skip_bad: SkipBad = False,
@@ -134,7 +137,12 @@ def train(
 def scratch(
     data: Data,
     config: NetworkConfig,
-    noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="Labels to make wrong: none, sym:0.5, ...", autocompletion=completion.among(completion.NOISES)
+        ),
+    ] = "none",
     config_file: ConfigFile = None,
     test: Test = None,
     root: Root = None,
@@ -217,6 +225,7 @@ def evaluate_run(
     classes: Annotated[
         str,
         typer.Option(
+            autocompletion=completion.among(("run", "data", "base", "new", "base-to-new")),
             help="Classes that images are told apart in: run, its own; data, those of DATA, such as another dataset's; "
             "base or new, one half of these by label order; base-to-new, both halves and their harmonic mean, for a "
             "run of train --classes base.",
@@ -434,6 +443,7 @@ def make_noise(
         str,
         typer.Option(
             "--noise",
+            autocompletion=completion.among(completion.NOISES),
             help="sym:0.4, pair:0.2, near:0.4, near-3:0.4, sym:0.4:bernoulli, inst:0.3, inst-likely:0.3, "
             "matrix:T.npy, ...",
         ),
