@@ -117,6 +117,14 @@ Test = Annotated[
     ),
 ]
 
+TestFraction = Annotated[
+    float | None,
+    typer.Option(
+        help="For DATA without a test split: the part of each class that is held out for the test; default 0.2.",
+        show_default=False,
+    ),
+]
+
 
 def with_settings(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator: one option for each field of `kind`, gathered in the command's `config` argument."""

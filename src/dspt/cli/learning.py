@@ -29,6 +29,7 @@ from dspt.cli.common import (
     SkipBad,
     Skipped,
     Test,
+    TestFraction,
     app,
     check_skipped,
     in_flags,
@@ -70,6 +71,7 @@ def train(
     ] = "none",
     config_file: ConfigFile = None,
     test: Test = None,
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
@@ -115,6 +117,7 @@ def train(
         exclude=exclude or (),
         classes=classes,
         test=test,
+        test_fraction=test_fraction,
     )
     result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
@@ -145,6 +148,7 @@ def scratch(
     ] = "none",
     config_file: ConfigFile = None,
     test: Test = None,
+    test_fraction: TestFraction = None,
     root: Root = None,
     columns: Columns = "",
     out: Out = None,
@@ -162,7 +166,7 @@ def scratch(
     from dspt.data import open_dataset
     from dspt.workflows.train import run
 
-    dataset = open_dataset(data, root=root, columns=columns, test=test)
+    dataset = open_dataset(data, root=root, columns=columns, test=test, test_fraction=test_fraction)
     result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
         print_json(result.as_dict())
@@ -180,6 +184,7 @@ def zeroshot(
     model: Model = AUTO,
     template: Annotated[str, typer.Option(help="Prompt, with {} for the class name.")] = GENERIC_TEMPLATE,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
@@ -203,7 +208,13 @@ def zeroshot(
     config = Config(model=model, template=template, device=device, method="zero-shot")
     check_skipped(skipped, skip_bad)
     dataset = open_dataset(
-        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=test_fraction,
     )
     result = evaluate.zero_shot(dataset, config, reporter(quiet), skip_bad)
     write_skipped(result["skipped_entries"], skipped)
@@ -467,6 +478,7 @@ def make_noise(
             "at; not used otherwise."
         ),
     ] = AUTO,
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
@@ -491,7 +503,13 @@ def make_noise(
 
     check_skipped(skipped, skip_bad)
     dataset = open_dataset(
-        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=test_fraction,
     )
     result = mislabel(
         dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad, overwrite, inputs=[class_names]

@@ -80,6 +80,8 @@ class Dataset:
         The folder below which its files are named, wherever it lies.
     options
         What else `open_dataset` was asked for, by which it opens the same again.
+    held_out
+        Whether the test split was held out of a source that has none.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Dataset:
     root: str = ""
     test_source: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    held_out: bool = False
 
     @property
     def judged(self) -> Split:
@@ -192,10 +195,16 @@ def few_shot(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     return np.sort(by_class[rank < shots])
 
 
-def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> tuple[Split, Split]:
+# What is held out of a source without a test split.
+TEST_FRACTION = 0.2
+
+
+def hold_out(
+    split: Split, names: Sequence[str], seed: int, fraction: float, copies: Sequence[np.ndarray] = ()
+) -> tuple[Split, Split]:
     """Return train and test: a part of each class, at least one image of each from two images on.
 
-    Which images depends on `seed`, the class name and the number of its images alone.
+    Which images depends on `seed`, the class name and the number of its images alone, and on which are copies.
 
     Parameters
     ----------
@@ -207,6 +216,9 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
         Seed of the draw.
     fraction : float
         The part of each class that is held out, above 0 and below 1.
+    copies : sequence of integer arrays
+        Rows that are one image, by groups, each of which stays on one side: that of train, if its labels differ or it
+        is larger than what is held out of its class.
 
     Returns
     -------
@@ -216,12 +228,23 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
     if not 0 < fraction < 1:
         raise InputError(f"test fraction: expected a number between 0 and 1, found {fraction}")
     held = np.zeros(len(split.labels), bool)
+    group = {int(row): rows for rows in copies for row in rows}
     order = np.argsort(split.labels, kind="stable")
     counts = np.bincount(split.labels, minlength=len(names))
     for name, rows in zip(names, np.split(order, np.cumsum(counts))[:-1], strict=True):
         count = min(max(1, int(len(rows) * fraction + 0.5)), len(rows) - 1)
-        if count > 0:
-            held[rows[Stream(seed, "split", name).permutation(len(rows))[:count]]] = True
+        drawn = rows[Stream(seed, "split", name).permutation(len(rows))]
+        if not group:
+            held[drawn[: max(0, count)]] = True
+            continue
+        met: set[int] = set()
+        for row in drawn.tolist():
+            same = group.get(row, np.array([row]))
+            if same[0] in met or len(same) > count or (split.labels[same] != split.labels[row]).any():
+                continue
+            met.add(int(same[0]))
+            held[same] = True
+            count -= len(same)
     return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))
 
 
@@ -254,7 +277,7 @@ def make_dataset(
         If names are not two or more different ones, a split is empty, or a class is tested and not
         trained.
     """
-    names, notes = tuple(class_names), list(notes)
+    names, notes, held_out = tuple(class_names), list(notes), test is None and test_fraction > 0
     check_names(names, where)
     if not len(train.labels):
         raise InputError(f"{where}: no images to train with; it needs a train split")
@@ -278,7 +301,7 @@ def make_dataset(
         )
     if unlabelled := [names[c] for c in np.flatnonzero(~labelled)]:
         notes.append(f"No train image of {where} is labelled {listed(unlabelled)}.")
-    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root)
+    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root, held_out=held_out)
 
 
 def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
