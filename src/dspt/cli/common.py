@@ -20,7 +20,7 @@ from dspt.cli import completion
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 
 class Terminated(KeyboardInterrupt):
@@ -322,4 +322,9 @@ def write_skipped(entries: list[dict[str, str]], path: Path) -> None:
 def print_skipped(entries: list[dict[str, str]], path: Path) -> None:
     """Say how many entries a command left out, and where they are listed."""
     if entries:
-        print(f"{len(entries)} bad entries were left out: {path}")
+        print(f"{left_out(len(entries))}: {path}")
+
+
+def left_out(number: int) -> str:
+    """Return how many bad entries were left out, in words."""
+    return f"{counted(number, 'bad entry', 'bad entries')} {'was' if number == 1 else 'were'} left out"

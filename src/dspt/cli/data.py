@@ -182,7 +182,7 @@ def prepare_data(
     if json_output:
         print_json(result)
     else:
-        print(f"{result['frames']} frames in {result['folder']}, {result['written']} of them new")
+        print(f"{counted(result['frames'], 'frame')} in {result['folder']}, {result['written']} of them new")
 
 
 @data_app.command(name="export")
@@ -221,6 +221,7 @@ def export_data(
     given = spec.apply(true, len(dataset.class_names), seed)
     write_image_folder(replace(dataset, train=Split(dataset.train.items, given)), folder)
     count = len(true) + len(dataset.test.labels)
-    print(f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}")
+    folders = counted(len(dataset.class_names), "class folder")
+    print(f"{counted(count, 'image')} in {folders}, train and test, in {folder}")
     if wrong := int((given != true).sum()):
-        print(f"{wrong} of the {len(true)} train images are in the wrong folder")
+        print(f"{wrong} of the {counted(len(true), 'train image')} {'is' if wrong == 1 else 'are'} in the wrong folder")

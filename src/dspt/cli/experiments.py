@@ -27,6 +27,7 @@ from dspt.cli.common import (
     reporter,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
+from dspt.internal.rounding import counted
 
 if TYPE_CHECKING:
     from dspt.engine.job import Job
@@ -61,7 +62,7 @@ def list_experiments(json_output: Json = False) -> None:
     """
     from dspt.experiments.catalogue import EXPERIMENTS
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": one.name,
             "kind": one.kind,
@@ -78,7 +79,7 @@ def list_experiments(json_output: Json = False) -> None:
         print_json({"experiments": rows})
         return
     for row in rows:
-        print(f"{row['name']:<22}{row['kind']:<7}{row['runs']:>5} runs  {row['title']}")
+        print(f"{row['name']:<22}{row['kind']:<7}{counted(row['runs'], 'run'):>10}  {row['title']}")
 
 
 @app.command()
@@ -156,7 +157,7 @@ def reproduce(
         )
     else:
         done = sum(o.error is None for o in outcomes)
-        print(f"{done} of {len(outcomes)} runs are done, in {runs}")
+        print(f"{done} of {counted(len(outcomes), 'run')} {'is' if len(outcomes) == 1 else 'are'} done, in {runs}")
         where = ["--runs", str(runs)] if runs != Path("runs") else []
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))

@@ -33,6 +33,7 @@ from dspt.cli.common import (
     app,
     check_skipped,
     in_flags,
+    left_out,
     options,
     print,
     print_json,
@@ -48,7 +49,7 @@ from dspt.cli.evaluation import print_evaluation
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 if TYPE_CHECKING:
     from dspt.runs import Result
@@ -131,7 +132,7 @@ def train(
     if words := make(config.method).words(result.found):
         print(words)
     if result.skipped:
-        print(f"{result.skipped} bad entries were left out: {Path(result.run) / SKIPPED}")
+        print(f"{left_out(result.skipped)}: {Path(result.run) / SKIPPED}")
     print(f"run folder: {result.run}")
 
 
@@ -222,7 +223,8 @@ def zeroshot(
         print_json(result)
         return
     print_table(
-        f"{result['data']}, {result['samples']} test images, {result['classes']} classes, model {result['model']}",
+        f"{result['data']}, {counted(result['samples'], 'test image')}, "
+        f"{counted(result['classes'], 'class', 'classes')}, model {result['model']}",
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
     print_trust(result["test_labels_known"], result)
@@ -364,7 +366,7 @@ def predict(
             counts = {"images": predictions.count, "skipped": predictions.bad}
             print_json({"file": str(out), "model": classifier.model, **counts})
         else:
-            print(f"{predictions.count:,} images, model {classifier.model}: {out}")
+            print(f"{counted(predictions.count, 'image')}, model {classifier.model}: {out}")
     elif json_output:
         before = '{"predictions": ['
         error: InputError | None = None
@@ -602,5 +604,5 @@ def _accuracies(result: Result) -> list[tuple[str, float | None]]:
     saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
     if result.epochs_averaged in (0, 1):
         return [saved]
-    epochs = "epochs" if result.epochs_averaged is None else f"{result.epochs_averaged} epochs"
+    epochs = "epochs" if result.epochs_averaged is None else counted(result.epochs_averaged, "epoch")
     return [(f"{result.method}, mean of the last {epochs}", result.accuracy), saved]

@@ -110,7 +110,8 @@ class Dataset:
         notes, skipped = [*self.notes, *other.notes], (*self.skipped, *other.skipped)
         if common := _in_both(self.train.items, test.items):
             notes.append(
-                f"{common} of the {len(labels)} images of the test set {other.source} are learnt from, too: the "
+                f"{common} of the {counted(len(labels), 'image')} of the test set {other.source} "
+                f"{'is' if common == 1 else 'are'} learnt from, too: the "
                 "accuracy says little about new ones."
             )
         return replace(self, test=test, notes=tuple(notes), skipped=skipped, test_source=other.source)
@@ -286,8 +287,8 @@ def make_dataset(
     elif test is None:
         train, test = hold_out(train, names, seed, test_fraction)
         notes.append(
-            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} "
-            f"images, drawn from each class with seed {seed}, are held out as the test split."
+            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} images, drawn from each "
+            f"class with seed {seed}, {'is' if len(test.labels) == 1 else 'are'} held out as the test split."
         )
     if not len(test.labels) and test_fraction:
         raise InputError(f"{where}: no images to test with; add some to each class")

@@ -146,7 +146,8 @@ def write_labels(
     train = np.flatnonzero(np.array(audit.splits) == "train")
     if removed := np.count_nonzero(labels[train] < 0):
         raise InputError(
-            f"{out}: {removed} samples are to be removed, which a label file cannot say; keep or relabel them, or "
+            f"{out}: {removed} {'sample is' if removed == 1 else 'samples are'} to be removed, "
+            "which a label file cannot say; keep or relabel them, or "
             "write a manifest where the samples are files"
         )
     check_free(out, overwrite)
