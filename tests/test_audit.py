@@ -172,7 +172,7 @@ class TestTheTable:
             ([0, 1], {}, "labels: 2 of them for 4 samples"),
             ([0, 1, 2, 7], {"class_names": CLASSES}, "y: expected 0..3 for 4 classes, found 7 at row 3"),
             ([0, 1, 2, 3], {"model": "embedded"}, "class_names: needed, since y holds numbers"),
-            (["a", "a", "a", "a"], {}, "found 1 classes; at least two are needed"),
+            (["a", "a", "a", "a"], {}, "found 1 class; at least two are needed"),
             ([0, 1, 2, 3], {"class_names": ("a", "a", "b", "c")}, "'a' is there twice"),
         ],
     )

@@ -478,7 +478,7 @@ class TestUnreadableFolders:
         with as_somebody():
             told = train(public / "photos")
         sentence = refused(told)
-        assert f"1 folders cannot be used ({closed}: cannot be listed (Permission denied))" in sentence
+        assert f"1 folder cannot be used ({closed}: cannot be listed (Permission denied))" in sentence
         (public / "photos" / "test" / "dog").rename(public / "elsewhere")
         with as_somebody():
             told = train(public / "photos", "--skip-bad")

@@ -27,7 +27,7 @@ def test_labels_of_every_integer_type_pass(dtype):
     [
         (["a", " "], "pets: a class has an empty name"),
         (["a", "b", "a"], "pets: class 'a' is there twice"),
-        (["a"], "pets: found 1 classes; at least two are needed"),
+        (["a"], "pets: found 1 class; at least two are needed"),
         (["a", "b" * 1001], "pets: a class name has 1001 characters"),
         (["a", "\ud800"], "pets: a class name is not text"),
     ],

@@ -82,6 +82,7 @@ def test_plain_output_is_for_people(dspt, text_tower, data):
         (["train", "DATA", "--model", "nowhere"], "model nowhere: no such folder"),
         (["train", "DATA", "--method", "copo"], "did you mean coop?"),
         (["train", "DATA", "--noise", "sym:40"], "did you mean 0.4?"),
+        (["train", "DATA", "--noise", "sym:1.4"], "noise rate: expected a number in 0..1, found 1.4\n"),
         (["train", "DATA", "--noise", "loud:0.4"], "no kind 'loud'"),
         (["train", "DATA", "--noise", "file:nope.csv"], "nope.csv"),
         (["train", "DATA", "--epochs", "-3"], "epochs = -3"),

@@ -396,7 +396,7 @@ def test_samples_without_names_are_counted(tmp_path):
 
 
 def test_a_label_file_cannot_remove(tmp_path):
-    with pytest.raises(InputError, match="1 samples are to be removed, which a label file cannot say"):
+    with pytest.raises(InputError, match="1 sample is to be removed, which a label file cannot say"):
         write_labels(audit_of([0, 1]), {0: DROP}, tmp_path / "labels.csv")
     assert not list(tmp_path.iterdir())
 

@@ -135,7 +135,7 @@ class TestFolder:
         ("counts", "sentence"),
         [
             ({}, "found 0 class folders"),
-            ({"a": 3}, "found 1 class folders"),
+            ({"a": 3}, "found 1 class folder;"),
             (
                 {"a": 3, "b": 0, "c": 0},
                 "2 folders cannot be used .*b: no images in it; .*c: no images in it",

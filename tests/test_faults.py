@@ -189,6 +189,7 @@ def runs_in(place: Path) -> dict[str, Any]:
 def scenarios(given: Given) -> dict[str, Scenario]:
     """Return the commands to which faults happen."""
     noise = ["noise", given["data"], "--noise", "sym:0.4", "--json"]
+    split = ["data", "split", given["photos"] / "train", "--json", "-q"]
     corrected = ["review", given["report"], "--format", "labels", "--accept", 0.9, "--json", "-q", "--export"]
     return {
         "encode": Scenario(
@@ -252,11 +253,39 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             advice=lambda place: [*noise, "--out", place / "labels.csv", "--overwrite"],
             imports=("matplotlib.figure", "matplotlib.backends.backend_agg"),
         ),
+        "page": Scenario(
+            lambda place: [
+                *("eval", given["run"], given["data"], "--json", "-q"),
+                *("--page", place / "page.html", "--picture", place / "calibration.png"),
+            ],
+            lambda place: {name: bytes_of(place / name) for name in ("page.html", "calibration.png")},
+            kills=20,
+            imports=("matplotlib.figure", "matplotlib.backends.backend_agg", "sklearn.calibration"),
+        ),
+        "split": Scenario(
+            lambda place: [*split, "--out", place / "split.csv"],
+            lambda place: {"split.csv": bytes_of(place / "split.csv")},
+            advice=lambda place: [*split, "--out", place / "split.csv", "--overwrite"],
+            kills=20,
+        ),
         "sweep": Scenario(lambda place: swept(given, place), runs_in, kills=20),
     }
 
 
-NAMES = ("encode", "train", "overwrite", "audit", "corrected", "save", "first save", "export", "noise", "sweep")
+NAMES = (
+    "encode",
+    "train",
+    "overwrite",
+    "audit",
+    "corrected",
+    "save",
+    "first save",
+    "export",
+    "noise",
+    "page",
+    "split",
+    "sweep",
+)
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ class TestLabels:
         [
             (b"dog\n\ncat\n", "empty name"),
             (b"dog\ndog\n", "'dog' is there twice"),
-            (b"dog\n", "found 1 classes"),
+            (b"dog\n", "found 1 class"),
             (b"dog\n\xff\n", "not UTF-8 text"),
             (None, "cannot be read"),
         ],
@@ -225,7 +225,7 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("rows", "sentence"),
         [
-            (("a,x,train", "b,x,train", "c,x,test"), "found 1 classes"),
+            (("a,x,train", "b,x,train", "c,x,test"), "found 1 class"),
             (("a,x,train", "b,y,train", "c,z,test"), "class 'z' is in the test split only"),
             (("a,x,test", "b,y,test"), "no images to train with"),
             (("a,x,train", "b,y,train"), "no images to test with"),
@@ -244,14 +244,14 @@ class TestSplits:
         file = write(tmp_path / "m.csv", *SPLIT[:3], f"c,dog,{name}")
         found = manifest.read(file)
         assert pairs(found.test, tmp_path) == [("c", 1)]
-        assert "1 validation rows are used as the test split" in found.notes[0]
+        assert "1 validation row is used as the test split" in found.notes[0]
 
     def test_validation_rows_are_left_alone_beside_test_rows_and_it_says_so(self, tmp_path):
         found = manifest.read(write(tmp_path / "m.csv", *SPLIT, "a.jpg,wolf,val"))
         assert found.class_names == ("cat", "dog")
         assert len(found.train.items) == 2
         assert len(found.test.items) == 1
-        assert "1 validation rows" in found.notes[0]
+        assert "1 validation row" in found.notes[0]
 
     def test_an_unknown_split_is_told_with_its_line(self, tmp_path):
         with pytest.raises(InputError, match="split is 'dev' at line 5; expected train, test or"):

@@ -27,7 +27,7 @@ ORDER = [
     ("runs",),
     ("selection",),
     ("auditing", "plots"),
-    ("classifier", "review"),
+    ("classifier", "evaluation", "review"),
     ("workflows",),
     ("engine",),
     ("experiments",),

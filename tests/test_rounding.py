@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dspt.cli.common import print_json, print_table
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,11 @@ def test_a_table_of_percentages_rounds_the_same_way(capsys):
 
 def test_a_number_of_numpys_is_a_number():
     assert figure(np.float64(63.75), 1) == "63.8"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 classes"), (1, "1 class"), (2, "2 classes"), (1200, "1,200 classes")]
+)
+def test_what_is_counted_is_one_or_more(number, words):
+    assert counted(number, "class", "classes") == words
+    assert counted(number, "image") == words.replace("classes", "images").replace("class", "image")

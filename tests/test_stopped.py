@@ -30,6 +30,7 @@ COMMANDS = [
     ("review REPORT", "dspt.auditing.folder.load", "every decision is saved. To go on"),
     ("predict RUN a.png", "dspt.classifier.load", NOTHING),
     ("data check oxford_pets --root .", "dspt.cli.data.reporter", NOTHING),
+    ("data split DATA", "dspt.data.open_dataset", NOTHING),
     ("data prepare ucf101 --root .", "dspt.cli.data.reporter", "frames made so far are kept. To go on"),
     ("data export photos", "dspt.data.open_dataset", NOTHING),
     ("bench --quick", "dspt.bench.run_bench", NOTHING),

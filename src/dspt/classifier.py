@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, Split
 from dspt.data.given import given_items, given_labels
 from dspt.features import embed
+from dspt.internal.checks import check_names
 from dspt.internal.device import find_device
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
@@ -292,6 +294,42 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if learnt != expected:
             raise InputError(f"model {self.model}: what was learnt has not the shapes that {self.learner} has with it")
         return learner.classify(self.parameters_)
+
+    def fixed_prompt(self, template: str) -> learners.Classify:
+        """Return the function from image features (n, D) to the logits (n, C) that a prompt without training gives."""
+        tower = learners.open_text_tower(self._config(), self._checkpoint())
+        return learners.by_prototypes(
+            learners.zero_shot_prototypes(tower, self.class_names_, template), self.logit_scale_
+        )
+
+    def for_classes(self, class_names: Sequence[str]) -> PromptClassifier:
+        """Return the classifier of other classes with the same prompt: classes it never saw, or another dataset's.
+
+        A learnt context goes with any names. What was learnt for each class by itself does not, and is refused.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            The name of each class; `predict` returns these.
+        """
+        check_is_fitted(self)
+        names, config = tuple(class_names), self._config()
+        check_names(names, "class_names")
+        shared = issubclass(learners.kind_of(config), learners.PromptLearner) and not config.class_specific
+        if self.parameters_ and not shared:
+            what = "a context for each class" if config.class_specific else f"what learner {config.learner!r} learns"
+            raise InputError(f"class_names: {what} belongs to its own classes; only a shared context goes with others")
+        tower = learners.open_text_tower(config, self._checkpoint())
+        if not self.parameters_:
+            prototypes: torch.Tensor | None = learners.zero_shot_prototypes(tower, names, config.template)
+        else:
+            learner = learners.make(names, config, tower)
+            assert isinstance(learner, learners.PromptLearner)
+            with torch.no_grad():
+                prototypes = learner.prototypes(self.parameters_)
+        other = copy(self)
+        other.prototypes_, other.class_names_, other.classes_ = prototypes, names, np.array(names)
+        return other
 
     def features(self, X: Any) -> np.ndarray:
         """Return the image features that `X` stands for.

@@ -275,7 +275,7 @@ def _check(problem: Problem, learner: Learner) -> None:
     classes, n = len(problem.class_names), len(problem.labels)
     if n < learner.smallest_batch:
         raise InputError(
-            f"training set: it has {n or 'no'} samples; at least {learner.smallest_batch} "
+            f"training set: it has {n or 'no'} sample{'' if n == 1 else 's'}; at least {learner.smallest_batch} "
             f"{'are' if learner.smallest_batch > 1 else 'is'} needed"
         )
     if classes < 2:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     ClassNames,
     Columns,
@@ -24,6 +25,7 @@ from dspt.cli.common import (
 )
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO, printable
+from dspt.internal.rounding import counted
 
 Report = Annotated[Path, typer.Argument(metavar="REPORT", help="A folder made by dspt audit.")]
 
@@ -119,7 +121,11 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
     """Return what an audit has found, for a terminal."""
     from dspt.auditing.report import headline
 
-    lines = [f"{printable(found.source)}: {told['samples']:,} samples, {told['classes']} classes", headline(found)]
+    lines = [
+        f"{printable(found.source)}: {counted(told['samples'], 'sample')}, "
+        f"{counted(told['classes'], 'class', 'classes')}",
+        headline(found),
+    ]
 
     def add(name: str, text: str) -> None:
         lines.append(f"  {name:<14}{text}")
@@ -132,8 +138,7 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
     if told["duplicate_groups"]:
         differ, leaks = told["duplicates_with_different_labels"], told["duplicates_in_train_and_test"]
         more = [f"{differ:,} with different labels"] * bool(differ) + [f"{leaks:,} in train and test"] * bool(leaks)
-        groups = "1 group" if told["duplicate_groups"] == 1 else f"{told['duplicate_groups']:,} groups"
-        add("duplicates", ", ".join([groups, *more]))
+        add("duplicates", ", ".join([counted(told["duplicate_groups"], "group"), *more]))
     if told["outliers"]:
         add("fits no class", f"{told['outliers']:,}")
     if told["image_issues"]:
@@ -155,7 +160,14 @@ def review_labels(
         Path | None,
         typer.Option(help="Write the corrected labels here and end: a .csv, .jsonl or .parquet manifest, or a folder."),
     ] = None,
-    to: Annotated[str, typer.Option("--format", help=f"What --export writes: {', '.join(_FORMATS)}.")] = "manifest",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=f"What --export writes: {', '.join(_FORMATS)}.",
+            autocompletion=completion.among(_FORMATS),
+        ),
+    ] = "manifest",
     apply: Annotated[
         Path | None,
         typer.Option(help="Copy the images to this new folder, each to its corrected class, and end."),
@@ -212,11 +224,13 @@ def review_labels(
         print_json(told)
         return
     if "imported" in told:
-        print(f"{told['imported']:,} corrections were taken from {take}")
+        taken = told["imported"]
+        print(f"{counted(taken, 'correction')} {'was' if taken == 1 else 'were'} taken from {take}")
     if (where := export or apply) is not None:
         print(
-            f"{told['written']:,} samples, {told['relabelled']:,} with another label, {told['removed']:,} removed; "
-            f"{told['person']:,} decided by a person, {told['accepted']:,} accepted: {where}"
+            f"{counted(told['written'], 'sample')}, {told['relabelled']:,} with another label, "
+            f"{told['removed']:,} removed; {told['person']:,} decided by a person, "
+            f"{told['accepted']:,} accepted: {where}"
         )
         if export is not None and to == "manifest":
             model = audit.made_with.get("model")

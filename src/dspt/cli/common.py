@@ -16,10 +16,11 @@ from typing import Annotated, Any, TextIO, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from dspt.cli import completion
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 
 class Terminated(KeyboardInterrupt):
@@ -46,7 +47,6 @@ app = typer.Typer(
     cls=Commands,
     help="Adapt CLIP to a classification task when many training labels are wrong.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than all else that it does
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -56,6 +56,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
+        autocompletion=completion.data,
         help="A folder of class folders; a .csv, .tsv, .jsonl, .parquet or .xlsx manifest "
         "(path,label[,true_label][,split]); "
         "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
@@ -111,7 +112,16 @@ Test = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
+        autocompletion=completion.data,
         help="A test set whose labels can be trusted: any DATA with the same classes. All of DATA is trained on then.",
+    ),
+]
+
+TestFraction = Annotated[
+    float | None,
+    typer.Option(
+        help="For DATA without a test split: the part of each class that is held out for the test; default 0.2.",
+        show_default=False,
     ),
 ]
 
@@ -132,7 +142,8 @@ def _with_settings(command: Callable[..., Any], settings_of: Any) -> Callable[..
         if field.name == "option":
             kind, default = list[str] | None, None
         flag = "--" + field.name.replace("_", "-")
-        option = typer.Option(flag, help=field.metadata["help"])
+        complete = completion.SETTINGS.get(field.name) or completion.among(field.metadata.get("among") or ())
+        option = typer.Option(flag, help=field.metadata["help"], autocompletion=complete)
         settings.append(
             inspect.Parameter(
                 field.name,
@@ -256,7 +267,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 # What is in percent, as it is or by class, prompt or method.
-_PERCENT = {"accuracy", "last_accuracy", "zero_shot", "per_class", "templates", "sym60", "pair40"}
+_PERCENT = {
+    *("accuracy", "last_accuracy", "zero_shot", "per_class", "templates", "sym60", "pair40"),
+    *("by_class", "mean_recall", "mean_f1", "calibration"),
+}
 
 
 def _rounded(value: Any, percent: bool = False) -> Any:
@@ -308,4 +322,9 @@ def write_skipped(entries: list[dict[str, str]], path: Path) -> None:
 def print_skipped(entries: list[dict[str, str]], path: Path) -> None:
     """Say how many entries a command left out, and where they are listed."""
     if entries:
-        print(f"{len(entries)} bad entries were left out: {path}")
+        print(f"{left_out(len(entries))}: {path}")
+
+
+def left_out(number: int) -> str:
+    """Return how many bad entries were left out, in words."""
+    return f"{counted(number, 'bad entry', 'bad entries')} {'was' if number == 1 else 'were'} left out"

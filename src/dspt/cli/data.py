@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     ClassNames,
     Columns,
@@ -14,6 +16,7 @@ from dspt.cli.common import (
     Exclude,
     Json,
     Quiet,
+    Replace,
     Root,
     app,
     flagged,
@@ -23,6 +26,7 @@ from dspt.cli.common import (
     reporter,
 )
 from dspt.internal.errors import InputError
+from dspt.internal.rounding import counted
 
 data_app = typer.Typer(help="Datasets: where they are and what is in them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -96,6 +100,63 @@ def check_data(
     raise typer.Exit(0 if found.ok else 1)
 
 
+@data_app.command(name="split")
+def split_data(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The manifest: a .csv, .jsonl or .parquet file.")] = Path("split.csv"),
+    test_fraction: Annotated[float, typer.Option(help="The part of each class that is for the test.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 1,
+    look: Annotated[
+        bool, typer.Option(help="Look at the images, and keep those that are the same on one side; else only draw.")
+    ] = True,
+    root: Root = None,
+    class_names: ClassNames = None,
+    columns: Columns = "",
+    exclude: Exclude = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows and folders that cannot be used, instead of stopping.")
+    ] = False,
+    overwrite: Replace = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Divide DATA into train and test, and write it as a manifest. A part of every class, the same each time.
+
+    For a folder or a manifest without a test split, which itself stays as it is. Images that are there twice, byte for
+    byte or saved again in another size or quality, are both in train or both in test.
+
+    \b
+    Examples:
+      dspt data split photos/ --out photos.csv
+      dspt data split photos.csv --out photos-split.csv --test-fraction 0.3 --seed 2
+    """
+    from dspt.data import open_dataset
+    from dspt.data.splitting import check_split, write_split
+
+    check_split(data, out, overwrite)
+    dataset = open_dataset(
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        exclude=exclude or (),
+        skip_bad=skip_bad,
+        test_fraction=0,
+    )
+    with reporter(quiet).task("looking for copies" if look else "drawing", 1.0) as update:
+        result = write_split(dataset, out, test_fraction, seed, look, lambda done, total: update(done / total, ""))
+    if json_output:
+        print_json(result)
+        return
+    print(
+        f"{counted(result['train'], 'image')} to train with and {result['test']:,} to test with, of "
+        f"{counted(result['classes'], 'class', 'classes')}: {out}"
+    )
+    if result["copies"]:
+        print(f"{counted(result['copies'], 'group')} of images that are the same, each on one side")
+    print(f"next     dspt train {shlex.quote(str(out))}")
+
+
 @data_app.command(name="prepare")
 def prepare_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="ucf101.")],
@@ -121,14 +182,19 @@ def prepare_data(
     if json_output:
         print_json(result)
     else:
-        print(f"{result['frames']} frames in {result['folder']}, {result['written']} of them new")
+        print(f"{counted(result['frames'], 'frame')} in {result['folder']}, {result['written']} of them new")
 
 
 @data_app.command(name="export")
 def export_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
     kind: Annotated[
-        str, typer.Option("--noise", help="Put train images into wrong folders: sym:0.2, pair:0.4, ...")
+        str,
+        typer.Option(
+            "--noise",
+            help="Put train images into wrong folders: sym:0.2, pair:0.4, ...",
+            autocompletion=completion.among(("none", "sym:", "pair:")),
+        ),
     ] = "none",
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
 ) -> None:
@@ -155,6 +221,7 @@ def export_data(
     given = spec.apply(true, len(dataset.class_names), seed)
     write_image_folder(replace(dataset, train=Split(dataset.train.items, given)), folder)
     count = len(true) + len(dataset.test.labels)
-    print(f"{count} images in {len(dataset.class_names)} class folders, train and test, in {folder}")
+    folders = counted(len(dataset.class_names), "class folder")
+    print(f"{counted(count, 'image')} in {folders}, train and test, in {folder}")
     if wrong := int((given != true).sum()):
-        print(f"{wrong} of the {len(true)} train images are in the wrong folder")
+        print(f"{wrong} of the {counted(len(true), 'train image')} {'is' if wrong == 1 else 'are'} in the wrong folder")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     Json,
     Quiet,
@@ -26,6 +27,7 @@ from dspt.cli.common import (
     reporter,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
+from dspt.internal.rounding import counted
 
 if TYPE_CHECKING:
     from dspt.engine.job import Job
@@ -33,7 +35,12 @@ if TYPE_CHECKING:
     from dspt.experiments.collect import Results
     from dspt.runs import NotUsed
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment; 'dspt experiments' lists them.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="An experiment; 'dspt experiments' lists them.", autocompletion=completion.experiments
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="The folder below which the run folders are.")]
 Only = Annotated[
     str | None,
@@ -55,7 +62,7 @@ def list_experiments(json_output: Json = False) -> None:
     """
     from dspt.experiments.catalogue import EXPERIMENTS
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": one.name,
             "kind": one.kind,
@@ -72,7 +79,7 @@ def list_experiments(json_output: Json = False) -> None:
         print_json({"experiments": rows})
         return
     for row in rows:
-        print(f"{row['name']:<22}{row['kind']:<7}{row['runs']:>5} runs  {row['title']}")
+        print(f"{row['name']:<22}{row['kind']:<7}{counted(row['runs'], 'run'):>10}  {row['title']}")
 
 
 @app.command()
@@ -82,7 +89,8 @@ def reproduce(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another source than the paper's datasets: 'embedded', a folder, a feature file; may be repeated."
+            autocompletion=completion.data,
+            help="Another source than the paper's datasets: 'embedded', a folder, a feature file; may be repeated.",
         ),
     ] = None,
     model: Annotated[
@@ -149,7 +157,7 @@ def reproduce(
         )
     else:
         done = sum(o.error is None for o in outcomes)
-        print(f"{done} of {len(outcomes)} runs are done, in {runs}")
+        print(f"{done} of {counted(len(outcomes), 'run')} {'is' if len(outcomes) == 1 else 'are'} done, in {runs}")
         where = ["--runs", str(runs)] if runs != Path("runs") else []
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
@@ -162,7 +170,14 @@ def reproduce(
 def table(
     name: Name,
     runs: Runs = Path("runs"),
-    style: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
+    style: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="terminal, markdown, latex or csv.",
+            autocompletion=completion.among(("terminal", "markdown", "latex", "csv")),
+        ),
+    ] = "terminal",
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dspt.cli import completion
 from dspt.cli.common import (
     SKIPPED,
     ClassNames,
@@ -28,9 +29,11 @@ from dspt.cli.common import (
     SkipBad,
     Skipped,
     Test,
+    TestFraction,
     app,
     check_skipped,
     in_flags,
+    left_out,
     options,
     print,
     print_json,
@@ -41,10 +44,12 @@ from dspt.cli.common import (
     with_settings,
     write_skipped,
 )
+from dspt.cli.configfile import ConfigFile
+from dspt.cli.evaluation import print_evaluation
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 if TYPE_CHECKING:
     from dspt.runs import Result
@@ -58,17 +63,27 @@ def train(
     noise: Annotated[
         str,
         typer.Option(
+            autocompletion=completion.among(completion.NOISES),
             help="Labels to make wrong: none, sym:0.4, pair:0.2, near:0.4 (the class of the most similar name), "
             "near-3:0.4 (one of the three most similar), sym:0.4:bernoulli, inst:0.3 (depends on the image), "
             "inst-likely:0.3 (the class that the image looks most like), matrix:T.npy, or given labels from "
-            "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched."
+            "file:labels.csv or file:CIFAR-10_human.pt#worse_label. Test labels are never touched.",
         ),
     ] = "none",
+    config_file: ConfigFile = None,
     test: Test = None,
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
     exclude: Exclude = None,
+    classes: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.among(("all", "base", "new")),
+            help="Classes to learn: all; or base or new, the first or the second half by label order, as in CoOp.",
+        ),
+    ] = "all",
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -85,7 +100,9 @@ def train(
       dspt train photos.csv --skip-bad
       dspt train photos.xlsx --columns path=filename,label=class
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
+      dspt train oxford_pets --root datasets/ --classes base --out runs/pets-base
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
+      dspt train --config run.yaml --seed 2
     """
     from dspt.data import open_dataset
     from dspt.methods import make
@@ -99,7 +116,9 @@ def train(
         columns=columns,
         skip_bad=skip_bad,
         exclude=exclude or (),
+        classes=classes,
         test=test,
+        test_fraction=test_fraction,
     )
     result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
     if json_output:
@@ -113,7 +132,7 @@ def train(
     if words := make(config.method).words(result.found):
         print(words)
     if result.skipped:
-        print(f"{result.skipped} bad entries were left out: {Path(result.run) / SKIPPED}")
+        print(f"{left_out(result.skipped)}: {Path(result.run) / SKIPPED}")
     print(f"run folder: {result.run}")
 
 
@@ -122,8 +141,15 @@ def train(
 def scratch(
     data: Data,
     config: NetworkConfig,
-    noise: Annotated[str, typer.Option(help="Labels to make wrong: none, sym:0.5, ...")] = "none",
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="Labels to make wrong: none, sym:0.5, ...", autocompletion=completion.among(completion.NOISES)
+        ),
+    ] = "none",
+    config_file: ConfigFile = None,
     test: Test = None,
+    test_fraction: TestFraction = None,
     root: Root = None,
     columns: Columns = "",
     out: Out = None,
@@ -141,7 +167,7 @@ def scratch(
     from dspt.data import open_dataset
     from dspt.workflows.train import run
 
-    dataset = open_dataset(data, root=root, columns=columns, test=test)
+    dataset = open_dataset(data, root=root, columns=columns, test=test, test_fraction=test_fraction)
     result = run(dataset, config, noise, out, overwrite, reporter(quiet))
     if json_output:
         print_json(result.as_dict())
@@ -159,6 +185,7 @@ def zeroshot(
     model: Model = AUTO,
     template: Annotated[str, typer.Option(help="Prompt, with {} for the class name.")] = GENERIC_TEMPLATE,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
@@ -182,7 +209,13 @@ def zeroshot(
     config = Config(model=model, template=template, device=device, method="zero-shot")
     check_skipped(skipped, skip_bad)
     dataset = open_dataset(
-        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=test_fraction,
     )
     result = evaluate.zero_shot(dataset, config, reporter(quiet), skip_bad)
     write_skipped(result["skipped_entries"], skipped)
@@ -190,7 +223,8 @@ def zeroshot(
         print_json(result)
         return
     print_table(
-        f"{result['data']}, {result['samples']} test images, {result['classes']} classes, model {result['model']}",
+        f"{result['data']}, {counted(result['samples'], 'test image')}, "
+        f"{counted(result['classes'], 'class', 'classes')}, model {result['model']}",
         [(repr(prompt), value) for prompt, value in result["templates"].items()],
     )
     print_trust(result["test_labels_known"], result)
@@ -201,26 +235,53 @@ def zeroshot(
 def evaluate_run(
     run: Run,
     data: Data,
+    classes: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.among(("run", "data", "base", "new", "base-to-new")),
+            help="Classes that images are told apart in: run, its own; data, those of DATA, such as another dataset's; "
+            "base or new, one half of these by label order; base-to-new, both halves and their harmonic mean, for a "
+            "run of train --classes base.",
+        ),
+    ] = "run",
+    worst: Annotated[int, typer.Option(help="How many of the worst images to list.")] = 10,
+    page: Annotated[Path | None, typer.Option(help="Write all of it to this .html file, with the images.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the calibration (reliability diagram): a .png, .pdf or .svg file.")
+    ] = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
     exclude: Exclude = None,
     skip_bad: SkipBad = False,
     skipped: Skipped = SKIPPED,
+    overwrite: Replace = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how well a learnt prompt does, by class. On the test split of DATA, or on all of it.
+    """Tell how well a learnt prompt does. By class, by confidence, and where it fails worst.
+
+    On the test split of DATA, or on all of it. A prompt can also be judged on classes that it has not learnt.
 
     \b
     Examples:
       dspt eval runs/photos photos/
-      dspt eval runs/photos other_photos/ --json
+      dspt eval runs/photos other_photos/ --page evaluation.html --json
+      dspt eval runs/photos other_photos/ --classes data
+      dspt eval runs/pets-base oxford_pets --root datasets/ --classes base-to-new
     """
     from dspt.data import open_dataset
+    from dspt.internal.files import check_free
+    from dspt.plots import check_path
     from dspt.workflows import evaluate
 
     check_skipped(skipped, skip_bad)
+    if page is not None:
+        if page.suffix.lower() not in (".html", ".htm"):
+            raise InputError(f"{page}: expected an .html file for the page")
+        check_free(page, overwrite, b"made by dspt")
+    if picture is not None:
+        check_path(picture, overwrite)
     dataset = open_dataset(
         data,
         root=root,
@@ -230,17 +291,29 @@ def evaluate_run(
         exclude=exclude or (),
         test_fraction=0,
     )
-    result = evaluate.evaluate(run, dataset, reporter(quiet), skip_bad)
+    result = evaluate.evaluate(
+        run, dataset, reporter(quiet), skip_bad, classes=classes, worst=worst, page=page, picture=picture
+    )
     write_skipped(result["skipped_entries"], skipped)
     if json_output:
         print_json(result)
         return
-    rows = [("all classes", result["accuracy"])]
-    rows += sorted(result["per_class"].items(), key=lambda row: row[1])
-    print_table(f"{run} on {result['data']}, {result['samples']} images, model {result['model']}", rows[:21])
-    if len(rows) > 21:
-        print(f"and {len(rows) - 21} more classes, all better; --json lists them")
-    print_trust(result["test_labels_known"], result)
+    title = f"{run} on {result['data']}, model {result['model']}"
+    if classes != "base-to-new":
+        print(title)
+        print_evaluation(result)
+    else:
+        for half in ("base", "new"):
+            print(f"{title}: {half} classes")
+            print_evaluation(result[half])
+            print()
+        rows = [(half, result[half]["accuracy"], result[half]["zero_shot"]) for half in ("base", "new")]
+        print(f"{'accuracy (%)':<16}{'learnt':>10}{'zero-shot':>11}")
+        for name, learnt, fixed in [*rows, ("harmonic mean", result["accuracy"], result["zero_shot"])]:
+            print(f"  {name:<14}{figure(learnt, 2):>10}{figure(fixed, 2):>11}")
+    for what in ("page", "picture"):
+        if what in result:
+            print(f"{what:<9}{result[what]}")
     print_skipped(result["skipped_entries"], skipped)
 
 
@@ -293,7 +366,7 @@ def predict(
             counts = {"images": predictions.count, "skipped": predictions.bad}
             print_json({"file": str(out), "model": classifier.model, **counts})
         else:
-            print(f"{predictions.count:,} images, model {classifier.model}: {out}")
+            print(f"{counted(predictions.count, 'image')}, model {classifier.model}: {out}")
     elif json_output:
         before = '{"predictions": ['
         error: InputError | None = None
@@ -383,6 +456,7 @@ def make_noise(
         str,
         typer.Option(
             "--noise",
+            autocompletion=completion.among(completion.NOISES),
             help="sym:0.4, pair:0.2, near:0.4, near-3:0.4, sym:0.4:bernoulli, inst:0.3, inst-likely:0.3, "
             "matrix:T.npy, ...",
         ),
@@ -406,6 +480,7 @@ def make_noise(
             "at; not used otherwise."
         ),
     ] = AUTO,
+    test_fraction: TestFraction = None,
     root: Root = None,
     class_names: ClassNames = None,
     columns: Columns = "",
@@ -430,7 +505,13 @@ def make_noise(
 
     check_skipped(skipped, skip_bad)
     dataset = open_dataset(
-        data, root=root, class_names=class_names, columns=columns, skip_bad=skip_bad, exclude=exclude or ()
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=test_fraction,
     )
     result = mislabel(
         dataset, kind, out, picture, seed, model, reporter(quiet), skip_bad, overwrite, inputs=[class_names]
@@ -523,5 +604,5 @@ def _accuracies(result: Result) -> list[tuple[str, float | None]]:
     saved = (f"{result.method}, as saved after epoch {result.epochs}", result.last_accuracy)
     if result.epochs_averaged in (0, 1):
         return [saved]
-    epochs = "epochs" if result.epochs_averaged is None else f"{result.epochs_averaged} epochs"
+    epochs = "epochs" if result.epochs_averaged is None else counted(result.epochs_averaged, "epoch")
     return [(f"{result.method}, mean of the last {epochs}", result.accuracy), saved]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
-from dspt.data.dataset import Dataset, Split, few_shot, without
+from dspt.data.dataset import TEST_FRACTION, Dataset, Split, few_shot, half, without
 from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable
@@ -34,10 +34,11 @@ def open_dataset(
     class_names: Path | str | None = None,
     columns: Mapping[str, str] | str = "",
     seed: int = 1,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = None,
     skip_bad: bool = False,
     test: str | Path | None = None,
     exclude: Sequence[str] = (),
+    classes: str = "all",
 ) -> Dataset:
     """Return the dataset that `source` names.
 
@@ -58,7 +59,8 @@ def open_dataset(
         What a manifest calls its columns path, label, true_label and split, where it is something else:
         {"path": "filename"}, or in one text "path=filename,label=class".
     seed, test_fraction
-        Which part of a source without a test split is held out; a fraction of 0 holds nothing out.
+        Which part of a source without a test split is held out: a fifth if None, nothing if 0. Any other fraction is
+        refused for a source that has a test split.
     skip_bad
         Leave bad entries out and list them in `Dataset.skipped`, instead of stopping at them.
     test
@@ -66,6 +68,8 @@ def open_dataset(
         test split if it has one. Nothing is held out then.
     exclude
         Names of classes that are left out with all their images.
+    classes
+        "all" of them, the "base" or the "new" ones, as CoOp halves them by label order.
 
     Returns
     -------
@@ -78,18 +82,36 @@ def open_dataset(
     """
     if isinstance(source, Dataset):
         return source
-    found = _open(str(source), root, class_names, columns, seed, 0 if test else test_fraction, skip_bad)
+    if test is not None and test_fraction:
+        raise InputError(
+            f"test fraction {test_fraction}: nothing is held out where there is a test set; give one of both"
+        )
+    fraction = 0 if test else TEST_FRACTION if test_fraction is None else test_fraction
+    found = _open(str(source), root, class_names, columns, seed, fraction, skip_bad)
+    if test_fraction and not found.held_out:
+        raise InputError(f"test fraction {test_fraction}: {source} has a test split of its own; leave it out")
     if exclude:
         found = without(found, exclude)
+    found = half(found, classes)
     for note in found.notes:
         _log.warning("%s", printable(note))
-    found = replace(found, source=str(source))
+    asked = {
+        "root": root and str(root),
+        "class_names": class_names and str(class_names),
+        "columns": columns if isinstance(columns, str) else ",".join(f"{key}={name}" for key, name in columns.items()),
+        "exclude": list(exclude),
+        "classes": "" if classes == "all" else classes,
+        "test_fraction": test_fraction,
+        "skip_bad": skip_bad,
+    }
+    found = replace(found, source=str(source), options={name: value for name, value in asked.items() if value})
     if test is None:
         return found
     columns = columns if Path(test).suffix.lower() in manifest.SUFFIXES else ""
     trusted = open_dataset(test, root=root, columns=columns, test_fraction=0, skip_bad=skip_bad)
     there = [name for name in exclude if name in trusted.class_names]
-    return found.tested_on(without(trusted, there) if there else trusted)
+    trusted = without(trusted, there) if there else trusted
+    return found.tested_on(half(trusted, classes))
 
 
 def _open(

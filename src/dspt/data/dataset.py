@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dspt.data.paths import Rows
 from dspt.internal.checks import check_names
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL, matched
+from dspt.internal.rounding import counted
 from dspt.internal.seeds import Stream
 
 Items = Sequence[Any] | np.ndarray
@@ -76,6 +78,10 @@ class Dataset:
         What the user called it, and a test set that was given apart.
     root
         The folder below which its files are named, wherever it lies.
+    options
+        What else `open_dataset` was asked for, by which it opens the same again.
+    held_out
+        Whether the test split was held out of a source that has none.
     """
 
     name: str
@@ -89,6 +95,8 @@ class Dataset:
     model: str = PAPER_MODEL
     root: str = ""
     test_source: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    held_out: bool = False
 
     @property
     def judged(self) -> Split:
@@ -102,7 +110,8 @@ class Dataset:
         notes, skipped = [*self.notes, *other.notes], (*self.skipped, *other.skipped)
         if common := _in_both(self.train.items, test.items):
             notes.append(
-                f"{common} of the {len(labels)} images of the test set {other.source} are learnt from, too: the "
+                f"{common} of the {counted(len(labels), 'image')} of the test set {other.source} "
+                f"{'is' if common == 1 else 'are'} learnt from, too: the "
                 "accuracy says little about new ones."
             )
         return replace(self, test=test, notes=tuple(notes), skipped=skipped, test_source=other.source)
@@ -187,10 +196,16 @@ def few_shot(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     return np.sort(by_class[rank < shots])
 
 
-def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> tuple[Split, Split]:
+# What is held out of a source without a test split.
+TEST_FRACTION = 0.2
+
+
+def hold_out(
+    split: Split, names: Sequence[str], seed: int, fraction: float, copies: Sequence[np.ndarray] = ()
+) -> tuple[Split, Split]:
     """Return train and test: a part of each class, at least one image of each from two images on.
 
-    Which images depends on `seed`, the class name and the number of its images alone.
+    Which images depends on `seed`, the class name and the number of its images alone, and on which are copies.
 
     Parameters
     ----------
@@ -202,6 +217,9 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
         Seed of the draw.
     fraction : float
         The part of each class that is held out, above 0 and below 1.
+    copies : sequence of integer arrays
+        Rows that are one image, by groups, each of which stays on one side: that of train, if its labels differ or it
+        is larger than what is held out of its class.
 
     Returns
     -------
@@ -211,12 +229,23 @@ def hold_out(split: Split, names: Sequence[str], seed: int, fraction: float) -> 
     if not 0 < fraction < 1:
         raise InputError(f"test fraction: expected a number between 0 and 1, found {fraction}")
     held = np.zeros(len(split.labels), bool)
+    group = {int(row): rows for rows in copies for row in rows}
     order = np.argsort(split.labels, kind="stable")
     counts = np.bincount(split.labels, minlength=len(names))
     for name, rows in zip(names, np.split(order, np.cumsum(counts))[:-1], strict=True):
         count = min(max(1, int(len(rows) * fraction + 0.5)), len(rows) - 1)
-        if count > 0:
-            held[rows[Stream(seed, "split", name).permutation(len(rows))[:count]]] = True
+        drawn = rows[Stream(seed, "split", name).permutation(len(rows))]
+        if not group:
+            held[drawn[: max(0, count)]] = True
+            continue
+        met: set[int] = set()
+        for row in drawn.tolist():
+            same = group.get(row, np.array([row]))
+            if same[0] in met or len(same) > count or (split.labels[same] != split.labels[row]).any():
+                continue
+            met.add(int(same[0]))
+            held[same] = True
+            count -= len(same)
     return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))
 
 
@@ -249,7 +278,7 @@ def make_dataset(
         If names are not two or more different ones, a split is empty, or a class is tested and not
         trained.
     """
-    names, notes = tuple(class_names), list(notes)
+    names, notes, held_out = tuple(class_names), list(notes), test is None and test_fraction > 0
     check_names(names, where)
     if not len(train.labels):
         raise InputError(f"{where}: no images to train with; it needs a train split")
@@ -258,8 +287,8 @@ def make_dataset(
     elif test is None:
         train, test = hold_out(train, names, seed, test_fraction)
         notes.append(
-            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} "
-            f"images, drawn from each class with seed {seed}, are held out as the test split."
+            f"{where} {missing}: {len(test.labels)} of {len(test.labels) + len(train.labels)} images, drawn from each "
+            f"class with seed {seed}, {'is' if len(test.labels) == 1 else 'are'} held out as the test split."
         )
     if not len(test.labels) and test_fraction:
         raise InputError(f"{where}: no images to test with; add some to each class")
@@ -273,7 +302,7 @@ def make_dataset(
         )
     if unlabelled := [names[c] for c in np.flatnonzero(~labelled)]:
         notes.append(f"No train image of {where} is labelled {listed(unlabelled)}.")
-    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root)
+    return Dataset(name, names, train, test, notes=tuple(notes), skipped=tuple(skipped), root=root, held_out=held_out)
 
 
 def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
@@ -283,9 +312,39 @@ def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
     if unknown := [name for name, c in zip(exclude, found, strict=True) if c < 0]:
         raise InputError(f"{dataset.name}: class {listed(unknown)} is not there to be excluded; found {listed(names)}")
     kept = [c for c in range(len(names)) if c not in found]
-    check_names([names[c] for c in kept], f"{dataset.name} without {listed(exclude)}")
+    rest = _with_classes(dataset, kept, f"{dataset.name} without {listed(exclude)}")
+    gone = _size(dataset) - _size(rest)
+    note = f"{counted(gone, 'image')} of class {listed(exclude)} {'was' if gone == 1 else 'were'} excluded."
+    return replace(rest, notes=(*dataset.notes, note))
+
+
+# Which classes there are: all of them, or one of CoOp's halves.
+HALVES = ("base", "new")
+CLASSES = ("all", *HALVES)
+
+
+def half(dataset: Dataset, which: str) -> Dataset:
+    """Return a dataset with the "base" or the "new" classes alone; "all" returns it as it is.
+
+    As in CoOp, base classes are the first half by label order, with the middle one of an odd number.
+    """
+    if which not in CLASSES:
+        raise InputError(f"classes {which!r}: expected {', '.join(CLASSES[:-1])} or {CLASSES[-1]}")
+    if which == "all":
+        return dataset
+    classes = len(dataset.class_names)
+    middle = math.ceil(classes / 2)
+    kept = range(middle) if which == "base" else range(middle, classes)
+    found = _with_classes(dataset, kept, f"the {which} classes of {dataset.name}")
+    return replace(found, name=f"{dataset.name}-{which}")
+
+
+def _with_classes(dataset: Dataset, kept: Sequence[int], where: str) -> Dataset:
+    """Return a dataset with some of its classes, by number, and the samples of these."""
+    names = dataset.class_names
+    check_names([names[c] for c in kept], where)
     renumber = np.full(len(names) + 1, -1)  # the last stands for a true label that is not known
-    renumber[kept] = np.arange(len(kept))
+    renumber[list(kept)] = np.arange(len(kept))
 
     def part(split: Split) -> Split:
         labels, true = renumber[split.labels], split.true_labels
@@ -295,12 +354,13 @@ def without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
             true = renumber[true]
         return Split(split.items, labels, true).take(np.flatnonzero(there))
 
-    train, test = part(dataset.train), part(dataset.test)
-    gone = len(dataset.train.labels) + len(dataset.test.labels) - len(train.labels) - len(test.labels)
-    note = f"{gone} images of class {listed(exclude)} were excluded."
     return replace(
-        dataset, class_names=tuple(names[c] for c in kept), train=train, test=test, notes=(*dataset.notes, note)
+        dataset, class_names=tuple(names[c] for c in kept), train=part(dataset.train), test=part(dataset.test)
     )
+
+
+def _size(dataset: Dataset) -> int:
+    return len(dataset.train.labels) + len(dataset.test.labels)
 
 
 def unusable(what: str, faults: Sequence[Fault], remedy: str, total: int | None = None) -> InputError:

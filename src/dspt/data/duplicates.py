@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dspt.data.images import open_image, read_file
+from dspt.data.dataset import Items
+from dspt.data.images import BadImage, open_image, read_file
+from dspt.internal.threads import Progress, in_threads
 
 _CELLS = 9
 _MOST_BITS, _MOST_LEVELS = 3, 3
@@ -128,6 +130,27 @@ class Prints:
             copies.setdefault(of, []).append(i)
         found = {id(group): group for group in groups.values() if len(group) > 1}
         return sorted(sorted(i for of in group for i in copies[of]) for group in found.values())
+
+
+def copies(items: Items, progress: Progress) -> list[np.ndarray]:
+    """Return groups of rows that are one image, identical or near-identical; an image that is broken is in none."""
+    prints, printed = Prints(), []
+
+    def printed_or_not(item: Any) -> Print | None:
+        try:
+            return take_print(item, "image")
+        except BadImage:
+            return None
+
+    for row, found in enumerate(in_threads(printed_or_not, items)):
+        if found is not None:
+            prints.add(found)
+            printed.append(row)
+        progress(row + 1, len(items))
+    rows = np.array(printed, np.int64)
+    near = prints.near()
+    met = {row for group in near for row in group}
+    return [rows[group] for group in (*near, *(one for one in prints.identical() if one[0] not in met))]
 
 
 def _alike(bits: np.ndarray, cells: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import replacing
+from dspt.internal.rounding import counted
 
 IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),
@@ -57,10 +58,10 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
         faults += [fault for fault in untested if fault.reason != _EMPTY]
     if faults and not skip_bad:
         remedy = "put images there or remove the folders"
-        raise unusable(f"{root}: {len(faults)} folders", faults, remedy)
+        raise unusable(f"{root}: {counted(len(faults), 'folder')}", faults, remedy)
     if len(names) < 2:
         raise InputError(
-            f"{train_root}: found {len(names)} class folders; give a folder that has one folder of "
+            f"{train_root}: found {counted(len(names), 'class folder')}; give a folder that has one folder of "
             "images for each class, and at least two classes"
         )
     if test_root is not None and test is not None:
@@ -140,9 +141,14 @@ class _Ignored:
         if self.suffixes:
             kinds = [f"{count} {suffix or 'without a suffix'}" for suffix, count in self.suffixes.most_common()]
             more = f" and {len(kinds) - _KINDS} other kinds" if len(kinds) > _KINDS else ""
+            one = self.suffixes.total() == 1
+            why = (
+                f"{'was' if one else 'were'} left out, because "
+                f"{'it is no image or lies' if one else 'they are no images or lie'} outside"
+            )
             yield (
-                f"{self.suffixes.total()} files were left out, because they are no images or lie outside the "
-                f"class folders ({', '.join(kinds[:_KINDS])}{more}); the first is {self.first}."
+                f"{counted(self.suffixes.total(), 'file')} {why} the class folders "
+                f"({', '.join(kinds[:_KINDS])}{more}); the first is {self.first}."
             )
         heic = sum(self.suffixes[suffix] for suffix in HEIC_SUFFIXES)
         if heic and not reads_heic():

@@ -22,6 +22,7 @@ from dspt.data.paths import Rows
 from dspt.data.tabular import short
 from dspt.internal.checks import out_of_range
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.rounding import counted
 
 _QUERY = ("image", "label", "true_label", "train", "test")
 _SAY = "say which with hf:…?image=COLUMN&label=COLUMN&true_label=COLUMN&train=SPLIT&test=SPLIT"
@@ -106,7 +107,7 @@ def read(source: str, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: bo
             right = _counted(true[split], names, numbers, true_label, source)
         found[split] = _good(Split(_images(data, image, source), labels, right), split, called[split], faults, source)
     if faults and not skip_bad:
-        raise unusable(f"{source}: {len(faults)} rows", faults, "label them")
+        raise unusable(f"{source}: {counted(len(faults), 'row')}", faults, "label them")
     name = where.partition(":")[0]
     if _is_folder(where):
         name = Path(os.path.expanduser(where)).resolve().name

@@ -22,6 +22,7 @@ from dspt.data.tabular import SUFFIXES as SUFFIXES
 from dspt.internal.checks import LONGEST_NAME, check_names, out_of_range
 from dspt.internal.errors import NAMED, Fault, InputError, summary
 from dspt.internal.names import matched
+from dspt.internal.rounding import counted
 
 _WANTED = Wanted(("path", "label"), ("true_label", "split"), numbers=("label", "true_label"), each="each image")
 _TRAIN, _TEST, _VALIDATION = range(3)
@@ -258,11 +259,14 @@ def _split_code(written: str, path: Path, place: str) -> int:
 def _used(rows: _Rows, path: Path, notes: list[str]) -> tuple[np.ndarray, int | None]:
     """Return the positions of the rows that are used, and the code of the test rows, if any."""
     _, test, validation = np.bincount(rows.codes, minlength=3)
+    is_are = "is" if validation == 1 else "are"
     if validation and not test:
-        notes.append(f"{path} has no test rows: its {validation} validation rows are used as the test split.")
+        notes.append(
+            f"{path} has no test rows: its {counted(validation, 'validation row')} {is_are} used as the test split."
+        )
         return np.arange(len(rows.codes)), _VALIDATION
     if validation:
-        notes.append(f"Not used in {path}: {validation} validation rows, as there are test rows.")
+        notes.append(f"Not used in {path}: {counted(validation, 'validation row')}, as there are test rows.")
     return np.flatnonzero(rows.codes != _VALIDATION), _TEST if test else None
 
 

@@ -15,6 +15,7 @@ from dspt.data.duplicates import Print, Prints, take_print
 from dspt.data.images import BadImage
 from dspt.internal.errors import Fault, summary
 from dspt.internal.names import plain
+from dspt.internal.rounding import counted
 from dspt.internal.threads import Progress, in_threads
 
 MISSING = "no such file"
@@ -133,9 +134,9 @@ class Survey:
         """Return what was found as lines of text, the first of each kind by name."""
         total = {name: sum(sizes) for name, sizes in self.sizes.items()}
         least, most = min(total, key=lambda name: total[name]), max(total, key=lambda name: total[name])
-        out = [f"{self.name}: {self.train + self.test:,} images, {self.train:,} train and {self.test:,} test"]
-        span = f"from {total[least]:,} images ({least!r}) to {total[most]:,} ({most!r})"
-        words = f"{len(total)}, {span if total[least] < total[most] else f'{total[least]:,} images each'}"
+        out = [f"{self.name}: {counted(self.train + self.test, 'image')}, {self.train:,} train and {self.test:,} test"]
+        span = f"from {counted(total[least], 'image')} ({least!r}) to {total[most]:,} ({most!r})"
+        words = f"{len(total)}, {span if total[least] < total[most] else counted(total[least], 'image') + ' each'}"
         out.append(f"  classes      {words}")
         if empty := [name for name, size in total.items() if not size]:
             out.append(f"  empty        class {listed(empty)}")
@@ -258,8 +259,8 @@ def duplicate_lines(groups: Sequence[Duplicates] | None) -> Iterator[str]:
             images = sum(len(group.samples) for group in found)
             differ, leak = sum(group.labels_differ for group in found), sum(group.leaks for group in found)
             yield (
-                f"  {kind:<12} {images:,} images in {len(found):,} groups; groups with different labels: {differ:,}, "
-                f"in train and test: {leak:,}"
+                f"  {kind:<12} {images:,} images in {counted(len(found), 'group')}; groups with different labels: "
+                f"{differ:,}, in train and test: {leak:,}"
             )
             found.sort(key=lambda group: (not group.labels_differ, not group.leaks))
             for group in found[:_NAMED]:

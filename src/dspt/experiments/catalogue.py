@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
 from dspt.internal.errors import InputError
-from dspt.internal.names import plain
+from dspt.internal.names import did_you_mean, plain
 
 
 @dataclass(frozen=True)
@@ -240,8 +239,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 def get(name: str) -> Experiment:
     """Return the experiment called `name`."""
     if name not in EXPERIMENTS:
-        near = get_close_matches(name.lower(), EXPERIMENTS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(name, EXPERIMENTS)
         raise InputError(f"experiment {name!r}: not known{hint}; the experiments are {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]
 

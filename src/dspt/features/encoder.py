@@ -28,6 +28,7 @@ from dspt.features import contents, packs
 from dspt.features.decoding import Decoder, Look, Seen, ahead, use_processes
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
+from dspt.internal.rounding import counted
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint
@@ -210,7 +211,8 @@ class Encoder:
                 raise
             self._skipped |= {replace(fault, split=name): None for fault in error.faults.values()}
             count = len(error.faults)
-            self._reporter.say(f"note: {count} {name} images cannot be used and are left out")
+            left = f"{counted(count, f'{name} image')} cannot be used and {'is' if count == 1 else 'are'} left out"
+            self._reporter.say(f"note: {left}")
             return self.features(split.take(good).items, f"{name} images", views), good
 
     def features(self, items: Items, title: str = "images", views: int = 0) -> np.ndarray:

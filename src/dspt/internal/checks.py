@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dspt.internal.errors import InputError
+from dspt.internal.rounding import counted
 
 # No prompt has room for more characters.
 LONGEST_NAME = 1000
@@ -146,7 +147,7 @@ def check_names(names: Sequence[str], where: str) -> None:
             raise InputError(f"{where}: class {name!r} is there twice; names must differ")
         seen.add(name)
     if len(names) < 2:
-        raise InputError(f"{where}: found {len(names)} classes; at least two are needed")
+        raise InputError(f"{where}: found {counted(len(names), 'class', 'classes')}; at least two are needed")
 
 
 def is_text(name: str) -> bool:

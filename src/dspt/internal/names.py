@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Known = TypeVar("Known")
@@ -31,6 +31,14 @@ def lookup(name: str, known: Mapping[str, Known]) -> Known | None:
     A name with a slash is a path, as in "./pets", and never known.
     """
     return None if "/" in name or "\\" in name else known.get(plain(name))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the known name that is spelt most alike, " (did you mean coop?)"; "" if none is."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name.lower(), list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def printable(text: str) -> str:

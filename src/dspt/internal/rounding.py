@@ -24,3 +24,18 @@ def figure(value: float, digits: int, sign: str = "") -> str:
     seen = Decimal(repr(round(float(value), 6)))
     with localcontext(rounding=ROUND_HALF_UP):
         return f"{seen:{sign}.{digits}f}"
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """Return a number with what it counts: "1 image", "1,200 images".
+
+    Parameters
+    ----------
+    number : int
+        0 or more.
+    what : str
+        What one of them is called.
+    several : str
+        What more of them are called, where an s is not enough: "classes".
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"

@@ -39,6 +39,7 @@ __all__ = [
     "Encoder",
     "Learner",
     "Parameters",
+    "PromptLearner",
     "Reader",
     "by_prototypes",
     "kind_of",

@@ -10,11 +10,11 @@ class of methods.
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
 from dspt.internal.errors import InputError
+from dspt.internal.names import did_you_mean
 from dspt.losses import LOSSES, Loss
 from dspt.methods.dspt_auto import DSPTAuto
 from dspt.methods.joapr import JoAPR
@@ -101,9 +101,7 @@ def _named(name: str) -> Method:
                 f"method {name!r}: {entry.value} cannot be loaded ({type(error).__name__}: {error})"
             ) from None
     known = [*METHODS, *sorted(theirs.names)]
-    near = get_close_matches(name.lower(), known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise InputError(f"method {name!r}: not known{hint}; the methods are {', '.join(known)}")
+    raise InputError(f"method {name!r}: not known{did_you_mean(name, known)}; the methods are {', '.join(known)}")
 
 
 def _as_method(given: Any, name: str = "") -> Method:

@@ -358,7 +358,8 @@ def _check_classes(num_classes: int) -> None:
 
 def _checked_rate(rate: float) -> float:
     if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate <= 1:
-        percent = isinstance(rate, Real) and 1 < rate <= 100
+        # 40 is meant as a percentage; 1.4 is as likely a slip of 0.4 or 0.14, and nobody can tell.
+        percent = isinstance(rate, Real) and 2 <= rate <= 100
         hint = f"; did you mean {float(rate) / 100:g}?" if percent else ""
         raise InputError(f"noise rate: expected a number in 0..1, found {rate!r}{hint}")
     return float(rate)

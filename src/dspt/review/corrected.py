@@ -5,10 +5,7 @@ The source itself is never changed.
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +15,7 @@ import numpy as np
 from dspt.auditing.audit import Audit
 from dspt.data.dataset import Dataset, Split, listed
 from dspt.data.folder import is_image
-from dspt.internal.checks import is_text
+from dspt.data.writing import check_manifest_name, manifest_labels, manifest_paths, write_manifest_table
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_free, check_regular, file_error, replacing, write_csv
 from dspt.internal.names import spreadsheet_cell
@@ -27,15 +24,10 @@ from dspt.noise import labelfiles
 from dspt.review.decisions import ACTIONS, KEEP, REMOVE, Decision
 
 PERSON, ACCEPTED, GIVEN = "person", "accepted", "given"
-MANIFESTS = (".csv", ".jsonl", ".parquet")
 # What was changed, in the folder of a copy: no image, so that the copy is read without it.
 CHANGES = "changes.csv"
 
 _SPLITS = ("train", "test", "val", "valid", "validation")
-
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
-# A path that no spreadsheet takes for a formula, no csv reader trims and nobody takes for one of Windows.
-_PLAIN_PATH = re.compile(r"\.\.?/|\w[^:/]*(/|$)")
 
 
 def final_labels(
@@ -111,28 +103,22 @@ def write_manifest(
         "written", "relabelled", "removed", "person", "accepted" and "empty_classes".
     """
     out = Path(out)
-    kind = out.suffix.lower()
-    if kind not in MANIFESTS:
-        raise InputError(f"{out}: expected a name that ends in {', '.join(MANIFESTS[:-1])} or {MANIFESTS[-1]}")
+    check_manifest_name(out)
     files = check_files(audit, paths)
     labels, sources = final_labels(audit, decisions, accept)
     kept = check_learnable(audit, labels)
     check_free(out, overwrite)
     _check_apart(audit, out, files)
-    names = _writable(audit, labels[kept], kind, out)
-    # Dots in a path are followed from where the manifest really is.
-    start = os.path.realpath(out.parent)
     columns = {
-        "path": [_relative(files[row], start, kind, out) for row in kept],
-        "label": [names[label] for label in labels[kept]],
+        "path": manifest_paths((files[row] for row in kept.tolist()), out),
+        "label": manifest_labels(audit.class_names, labels[kept], out),
     }
     if "test" in audit.splits:
         columns["split"] = [audit.splits[row] for row in kept]
     given = [audit.class_names[label] for label in audit.labels[kept]]
-    columns["given_label"] = list(map(spreadsheet_cell, given)) if kind == ".csv" else given
+    columns["given_label"] = list(map(spreadsheet_cell, given)) if out.suffix.lower() == ".csv" else given
     columns["decided_by"] = [sources[row] for row in kept]
-    with replacing(out) as temporary:
-        _write_table(temporary, kind, columns)
+    write_manifest_table(out, columns)
     return counted(audit, labels, sources)
 
 
@@ -160,7 +146,8 @@ def write_labels(
     train = np.flatnonzero(np.array(audit.splits) == "train")
     if removed := np.count_nonzero(labels[train] < 0):
         raise InputError(
-            f"{out}: {removed} samples are to be removed, which a label file cannot say; keep or relabel them, or "
+            f"{out}: {removed} {'sample is' if removed == 1 else 'samples are'} to be removed, "
+            "which a label file cannot say; keep or relabel them, or "
             "write a manifest where the samples are files"
         )
     check_free(out, overwrite)
@@ -311,60 +298,6 @@ def _check_apart(audit: Audit, out: Path, files: Sequence[str]) -> None:
         raise InputError(f"{out}: it is part of the source, which stays as it is; give another name")
     if os.path.isdir(place) and place in _above(real):
         raise InputError(f"{out}: it lies in the source {place}, which stays as it is; give a name outside of it")
-
-
-def _writable(audit: Audit, labels: np.ndarray, kind: str, out: Path) -> list[str]:
-    """Return the class names, once those in use are read from a manifest as they are written."""
-    names = list(audit.class_names)
-    used = [names[label] for label in np.unique(labels)]
-    if wrong := [name for name in used if name.strip() != name or "\0" in name or not name]:
-        raise InputError(f"{out}: class {wrong[0]!r} cannot be a label, which has no blanks around it; rename it")
-    if kind == ".csv" and (wrong := [name for name in used if "\n" in name or "\r" in name]):
-        raise InputError(f"{out}: class {wrong[0]!r} has a line break, which a .csv file cannot hold; write a .jsonl")
-    if kind == ".csv" and (wrong := [name for name in used if spreadsheet_cell(name) != name]):
-        raise InputError(f"{out}: a spreadsheet would take class {wrong[0]!r} for a formula; write a .jsonl file")
-    # Labels that are all numbers are read as numbers.
-    numbers = [name for name in used if _NUMBER.fullmatch(name)]
-    if len(numbers) == len(used) and (wrong := [name for name in used if not re.fullmatch("0|[1-9][0-9]*", name)]):
-        raise InputError(
-            f"{out}: class {wrong[0]!r} would be read as a number and not as a name; write a copy of the folder"
-        )
-    return names
-
-
-def _relative(path: str, start: str, kind: str, out: Path) -> str:
-    """Return a path as a manifest in the folder `start` has it."""
-    try:
-        found = os.path.relpath(path, start)
-    except ValueError:  # another drive of Windows
-        found = os.path.abspath(path)
-    if not is_text(found) or "\0" in found:
-        raise InputError(f"{out}: the name of {path} is not UTF-8 text, which a manifest cannot hold; rename the file")
-    if kind == ".csv" and ("\n" in found or "\r" in found):
-        raise InputError(f"{out}: the name of {path} has a line break, which a .csv file cannot hold; write a .jsonl")
-    found = found.replace(os.sep, "/")
-    return found if _PLAIN_PATH.match(found) or os.path.isabs(found) else f"./{found}"
-
-
-def _write_table(file: Path, kind: str, columns: Mapping[str, Sequence[str]]) -> None:
-    if kind == ".parquet":
-        import pyarrow
-        from pyarrow import parquet
-
-        text = pyarrow.large_string()
-        table = pyarrow.table({name: pyarrow.array(cells, text) for name, cells in columns.items()})
-        parquet.write_table(table, file)
-        return
-    rows = zip(*columns.values(), strict=True)
-    with open(file, "w", encoding="utf-8", newline="") as stream:
-        if kind == ".csv":
-            lines = csv.writer(stream)
-            lines.writerow(columns)
-            lines.writerows(rows)
-        else:
-            keys = tuple(columns)
-            for row in rows:
-                stream.write(json.dumps(dict(zip(keys, row, strict=True)), ensure_ascii=False) + "\n")
 
 
 def _check_folder_names(names: Sequence[str]) -> None:

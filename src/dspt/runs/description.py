@@ -19,7 +19,7 @@ _FORMATS = (1, FORMAT)
 
 # What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
 # by their fingerprint, wherever they are.
-_FREE = {"data", "test", *(f"settings.{name}" for name in HARMLESS)}
+_FREE = {"data", "data_options", "test", *(f"settings.{name}" for name in HARMLESS)}
 
 # What settings were called in earlier versions.
 _FORMERLY = {"limit": "shots"}
@@ -38,6 +38,7 @@ class Description:
     settings: Settings
     class_names: tuple[str, ...]
     data: str | None = None
+    data_options: Mapping[str, Any] | None = None  # what else was asked of the data: where they lie, which classes
     data_fingerprint: str | None = None
     test: str | None = None  # a test set that was given apart
     noise: str | None = None
@@ -61,6 +62,7 @@ class Description:
             isinstance(settings, dict)
             and is_list(names, str)
             and all(isinstance(values.get(name), str | None) for name in _TEXTS)
+            and isinstance(values.get("data_options"), dict | None)
             and (labels is None or (is_list(labels, str | int | float) and len(labels) == len(names)))
         )
         if not sound:
@@ -82,8 +84,8 @@ class Description:
         """Return in what the other is not the same run: "lr is 0.1 there, 0.2 here"; "" if in nothing that counts."""
         ours, theirs = _flat(self.as_dict()), _flat(other.as_dict())
         unknown = _LATER - ours.keys()
-        keys = sorted((ours.keys() | theirs.keys()) - _FREE - unknown)
-        different = [key for key in keys if ours.get(key) != theirs.get(key)]
+        keys = sorted((ours.keys() | theirs.keys()) - unknown)
+        different = [key for key in keys if _counts(key) and ours.get(key) != theirs.get(key)]
         # a setting says more than the fingerprint it changed
         different.sort(key=lambda key: "fingerprint" in key)
         if not different:
@@ -94,7 +96,12 @@ class Description:
 
 def identity(described: Any) -> str:
     """Return a digest of all in a config.json that counts."""
-    return digest_of(canonical({key: value for key, value in _flat(described).items() if key not in _FREE}))
+    return digest_of(canonical({key: value for key, value in _flat(described).items() if _counts(key)}))
+
+
+def _counts(key: str) -> bool:
+    """Return whether two runs differ if they differ in this, "settings.lr" or "data_options.root"."""
+    return key not in _FREE and key.partition(".")[0] not in _FREE
 
 
 def settings_that_count(settings: Settings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from dspt.internal.errors import NAMED, Fault, InputError, summary
 from dspt.internal.files import check_free, replacing
 from dspt.internal.names import spreadsheet_cell
 from dspt.internal.progress import Reporter
+from dspt.internal.rounding import counted
 
 Prediction = dict[str, Any]
 
@@ -105,7 +106,7 @@ class Predictions:
 
     def bad_in_words(self) -> str:
         """Return how many images could not be used, and the first of them; "" if all could."""
-        words = f"{self.bad:,} of {self.count:,} images cannot be used ({summary(self._first_bad, self.bad)})"
+        words = f"{self.bad:,} of {counted(self.count, 'image')} cannot be used ({summary(self._first_bad, self.bad)})"
         return words if self.bad else ""
 
     def save(self, path: Path, overwrite: bool = False) -> None:

@@ -112,6 +112,7 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
         settings=replace(task.config, model=made_with.pop("model", task.config.model)),
         class_names=dataset.class_names,
         data=dataset.source,
+        data_options=dict(dataset.options) or None,
         test=dataset.test_source,
         data_fingerprint=task.problem.fingerprint(),
         noise=str(spec),
