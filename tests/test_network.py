@@ -117,18 +117,38 @@ class TestNetwork:
         assert not torch.equal(first["classifier.1.weight"], other["classifier.1.weight"])
 
     @pytest.mark.parametrize("stride", [1, 2])
-    @pytest.mark.parametrize("side", [(1, 1), (2, 2), (1, 4), (3, 3)])
+    @pytest.mark.parametrize("side", [(1, 1), (2, 2), (4, 4), (4, 2), (1, 4), (3, 3), (4, 3)])
     @pytest.mark.parametrize("kernel", [3, 7])
     def test_a_small_map_is_convolved_as_torch_does(self, kernel, side, stride):
         settings = {"stride": stride, "padding": kernel // 2, "bias": False}
         theirs = nn.Conv2d(5, 7, kernel, **settings).double()
         ours = resnet.Convolution(5, 7, kernel, **settings).double()
         ours.load_state_dict(theirs.state_dict())
-        maps = torch.randn(3, 5, *side, dtype=torch.float64)
+        maps = torch.randn(3, 5, *side, dtype=torch.float64, requires_grad=True)
         assert_close(ours(maps), theirs(maps))
-        for module in (ours, theirs):
-            module(maps).pow(2).sum().backward()
-        assert_close(ours.weight.grad, theirs.weight.grad)
+        gradients = [torch.autograd.grad(net(maps).pow(2).sum(), [maps, net.weight]) for net in (ours, theirs)]
+        assert_close(*gradients)
+
+    @pytest.mark.parametrize(("side", "products"), [(1, 1), (2, 9), (4, 36)])
+    def test_a_small_map_takes_as_few_products_as_can_be(self, side, products):
+        """m outputs of a kernel of r need m + r - 1 a side (Winograd, 1980); of two pixels, Karatsuba's three."""
+        pixels, taps, sums = resnet._way(side, side, 1, torch.float32)
+        assert (len(pixels), len(taps), sums.shape[1]) == (products,) * 3
+
+    @pytest.mark.parametrize(("side", "channels"), [(1, 512), (2, 256), (4, 128)])
+    def test_a_small_map_is_rounded_as_single_precision_is(self, side, channels):
+        ours = resnet.Convolution(channels, 32, 3, padding=1, bias=False)
+        maps = torch.randn(4, channels, side, side, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            exact = F.conv2d(maps.double(), ours.weight.double(), padding=1)
+            assert (ours(maps) - exact).norm() < 1e-5 * exact.norm()
+
+    def test_weights_are_the_same_wherever_they_are_placed(self):
+        learner = learners.make(["cat", "dog"], TINY)
+        begin = learner.start()
+        found = learner.placed(begin)
+        assert all(torch.equal(found[name], value) for name, value in begin.items())
+        assert not any(found[name].data_ptr() == value.data_ptr() for name, value in begin.items())
 
 
 images = st.integers(0, 2**31).map(

@@ -348,12 +348,16 @@ def _step(learnt: Parameters, momentum: list[Tensor | None], rate: float, factor
     values = list(learnt.values())
     moved = [i for i, value in enumerate(values) if value.grad is not None]
     kept = [momentum[i] for i in moved]
+    gradients: list[Tensor] = [values[i].grad for i in moved]  # type: ignore[misc]
+    if weight_decay:
+        for i, gradient in zip(moved, gradients, strict=True):
+            gradient.add_(values[i], alpha=weight_decay)  # torch would make a copy, as large as the network
     sgd(
         [values[i] for i in moved],
-        [values[i].grad for i in moved],  # type: ignore[misc]
+        gradients,
         kept,
         foreach=False,
-        weight_decay=weight_decay,
+        weight_decay=0.0,
         momentum=factor,
         lr=rate,
         dampening=0.0,

@@ -41,15 +41,8 @@ class NetworkLearner(Learner):
         return resnet.initial(self.network, self.config.seed)
 
     def placed(self, parameters: Parameters) -> Parameters:
-        """Return a copy on the device, kernels with channels last, as convolutions are fastest."""
-        return {
-            name: value.to(
-                self.device,
-                copy=True,
-                memory_format=torch.channels_last if value.ndim == 4 else torch.preserve_format,
-            )
-            for name, value in parameters.items()
-        }
+        """Return a copy on the device, kernels as convolutions are fastest."""
+        return {name: resnet.placed(value, self.device) for name, value in parameters.items()}
 
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
         """Return what reads images as they are.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,36 +19,82 @@ MODELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "small": ((1, 1), (16, 32)),
 }
 
-# Maps of so many pixels or fewer are convolved by products of matrices. In a ResNet-34 with the ImageNet stem, images
-# of 32 x 32 end as 2 x 2 and 1 x 1, where most of a 3 x 3 kernel lies in the padding.
-_SMALL_MAP = 4
+
+class Way(NamedTuple):
+    """How a row of pixels, a zero before and after it, meets three weights by few products.
+
+    The outputs are sums @ ((pixels @ row) * (taps @ weights)).
+    """
+
+    pixels: np.ndarray  # (products, pixels)
+    taps: np.ndarray  # (products, 3)
+    sums: np.ndarray  # (outputs, products)
+
+
+def _plain(size: int, stride: int) -> Way:
+    """Return the way with a product for each meeting of a pixel and a weight: none is spent on the zeros."""
+    outputs = -(-size // stride)
+    met = [(o, stride * o + k - 1, k) for o in range(outputs) for k in range(3) if 0 <= stride * o + k - 1 < size]
+    output, pixel, tap = map(list, zip(*met, strict=True))
+    return Way(np.eye(size)[pixel], np.eye(3)[tap], np.eye(outputs)[:, output])
+
+
+def _toom_cook(size: int, points: Sequence[float]) -> Way:
+    """Return the way with size + 2 products, for stride 1.
+
+    Polynomials are multiplied by multiplying their values, here at size + 1 points and at infinity, where the value
+    is the highest coefficient. A convolution is such a product transposed (Winograd, 1980).
+    """
+
+    def values(length: int) -> np.ndarray:
+        return np.vstack([np.vander(points, length, increasing=True), np.eye(length)[-1]])
+
+    return Way(np.linalg.inv(values(size + 2)).T[:, 1:-1], values(3), values(size).T)
+
+
+# By pixels and stride. The way for two pixels is Karatsuba's. Of the points for four, these rounded least among some
+# that were tried: the error is six times that of a plain sum.
+_WAYS = {
+    (1, 1): _plain(1, 1),
+    (1, 2): _plain(1, 2),
+    (2, 1): Way(
+        pixels=np.array([[1, 1], [0, 1], [1, 0]]),
+        taps=np.array([[0, 1, 0], [0, -1, 1], [1, -1, 0]]),
+        sums=np.array([[1, 1, 0], [1, 0, 1]]),
+    ),
+    (2, 2): _plain(2, 2),
+    (4, 1): _toom_cook(4, (0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)),
+    (4, 2): _plain(4, 2),
+}
 
 
 class Convolution(nn.Conv2d):
-    """A convolution that on a small map computes with those weights alone that meet the map."""
+    """A convolution that on a small map takes a quarter of the multiplications or fewer, with stride 2 two thirds.
+
+    In a ResNet-34 with the ImageNet stem, images of 32 x 32 become 4 x 4, 2 x 2 and 1 x 1, where a 3 x 3 kernel lies
+    in the padding by a third to eight ninths.
+    """
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return what `nn.Conv2d` returns, up to rounding."""
-        height, width = maps.shape[2:]
-        if self.kernel_size == (1, 1) or height * width > _SMALL_MAP or maps.is_cuda:
+        n, channels, height, width = maps.shape
+        stride = self.stride[0]
+        known = {(height, stride), (width, stride)} <= _WAYS.keys()
+        if not known or self.kernel_size != (3, 3) or maps.device.type != "cpu":
             return super().forward(maps)
-        rows = self._windows(height)
-        columns = self._windows(width)
-        # Channels last, as they lie in memory.
-        maps, weight = maps.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
-        outputs = [maps[:, r, c].flatten(1) @ weight[:, k, m].flatten(1).T for r, k in rows for c, m in columns]
-        shape = (len(maps), len(rows), len(columns), len(weight))
-        return torch.stack(outputs, 1).view(shape).permute(0, 3, 1, 2)
+        pixels, taps, sums = _way(height, width, stride, maps.dtype)
+        weights = (taps @ self.weight.permute(2, 3, 1, 0).reshape(9, -1)).view(len(taps), channels, -1)
+        rows = pixels @ maps.permute(0, 2, 3, 1).reshape(n, -1, channels)
+        products = rows.transpose(0, 1) @ weights  # one for each product of the way
+        outputs = sums @ products.transpose(0, 1)
+        return outputs.view(n, -(-height // stride), -1, self.out_channels).permute(0, 3, 1, 2)
 
-    def _windows(self, size: int) -> list[tuple[slice, slice]]:
-        """Return, for each output along a side, the pixels it sees and the part of the kernel it sees them with."""
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        padding = kernel // 2
-        found = []
-        for first in range(-padding, size + padding - kernel + 1, stride):
-            low, high = max(first, 0), min(first + kernel, size)
-            found.append((slice(low, high), slice(low - first, high - first)))
-        return found
+
+@cache
+def _way(height: int, width: int, stride: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return the way for a map: pixels, weights and outputs are those of its rows one after the other."""
+    both = zip(_WAYS[height, stride], _WAYS[width, stride], strict=True)
+    return tuple(torch.from_numpy(np.kron(down, across)).to(dtype) for down, across in both)
 
 
 def build(model: str, stem: str, classes: int) -> nn.Module:
@@ -109,3 +158,17 @@ def initial(network: nn.Module, seed: int) -> dict[str, Tensor]:
                 ones = part in ("weight", "running_var")
                 values[name] = torch.full(tensor.shape, int(ones), dtype=tensor.dtype)
     return values
+
+
+def placed(value: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a parameter on the device, a kernel as its convolution reads it in one go.
+
+    On the processor a kernel becomes matrices (inputs x outputs), one for each of its places; a GPU takes it with
+    channels last.
+    """
+    if value.ndim != 4:
+        return value.to(device, copy=True)
+    if device.type != "cpu":
+        return value.to(device, copy=True, memory_format=torch.channels_last)
+    copy = value.to(device).permute(2, 3, 1, 0).clone(memory_format=torch.contiguous_format)
+    return copy.permute(3, 2, 0, 1)
