@@ -144,8 +144,8 @@ class Learner(ABC):
         """Return a copy of the parameters on the device."""
         return {name: value.to(self.device, copy=True) for name, value in parameters.items()}
 
-    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
-        """Return inputs blended with their partners, by the weights (n, 1) of the inputs themselves.
+    def blend(self, inputs: Tensor, partners: Tensor, share: float) -> Tensor:
+        """Return inputs blended with their partners.
 
         Parameters
         ----------
@@ -153,8 +153,8 @@ class Learner(ABC):
             Inputs of a batch.
         partners : Tensor of the shape of `inputs`
             What each is blended with.
-        weights : Tensor of shape (n, 1)
-            The share of each input itself, in 0..1; its partner has the rest.
+        share : float in 0..1
+            What each input itself has of the blend; its partner has the rest.
 
         Returns
         -------
@@ -260,7 +260,7 @@ class ClipLearner(Learner):
                 f"features of width {self.tower.feature_dim}; use the checkpoint they were made with"
             )
 
-    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
+    def blend(self, inputs: Tensor, partners: Tensor, share: float) -> Tensor:
         """Return the blends, brought back to length 1.
 
         Parameters
@@ -269,14 +269,14 @@ class ClipLearner(Learner):
             Image features of a batch.
         partners : Tensor of shape (n, D)
             What each is blended with.
-        weights : Tensor of shape (n, 1)
-            The share of each input itself, in 0..1; its partner has the rest.
+        share : float in 0..1
+            What each input itself has of the blend; its partner has the rest.
 
         Returns
         -------
         Tensor of shape (n, D)
         """
-        return torch.nn.functional.normalize(weights * inputs + (1 - weights) * partners, dim=1)
+        return torch.nn.functional.normalize(share * inputs + (1 - share) * partners, dim=1)
 
     def learning_rate(self, epoch: int) -> float:
         """Return a constant rate for the first epoch, then half a cosine from `lr` towards zero."""
