@@ -24,7 +24,7 @@ from dspt.backbone.prompt import layout_context
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.internal.errors import InputError
-from dspt.runs import Description
+from dspt.runs import RULES, Description
 from dspt.workflows import train
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs the pipes of POSIX")
@@ -98,6 +98,12 @@ class TestTokenizerFingerprint:
         swap_two_words(model)
         with pytest.raises(InputError, match=r"it holds another run.*tokenizer_fingerprint"):
             train.run(data, config, out=tmp_path / "run")
+
+    def test_a_run_of_a_rule_that_a_method_no_longer_has_is_not_gone_on_with(self, model, data, tmp_path, monkeypatch):
+        train.run(data, Config(model=str(model), epochs=1), out=tmp_path / "run")
+        monkeypatch.setitem(RULES, "dspt", 2)
+        with pytest.raises(InputError, match=r"it holds another run.*method_rule is None there, 2 here"):
+            train.run(data, Config(model=str(model), epochs=1), out=tmp_path / "run")
 
     def test_a_classifier_refuses_another_tokenizer(self, model, tmp_path):
         x, y = features(40)

@@ -57,7 +57,7 @@ LOSSES = {
     "bootstrap": ("bootstrap", {"b": 0.95}),
     "bootstrap-hard": ("bootstrap-hard", {"b": 0.8}),
     "logitnorm": ("logitnorm", {"t": 1.0}),
-    "logitclip": ("logitclip", {"tau": 1.0, "reciprocal": False}),
+    "logitclip": ("logitclip", {"tau": 0.1, "reciprocal": True}),
     "square": ("square", {}),
     "dspt": ("dspt", {}),
 }

@@ -34,7 +34,7 @@ _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
 Record = dict[str, Any]  # what is written down of an epoch
 
 # Columns of a record that a method's findings cannot be called.
-RESERVED = frozenset({"epoch", "lr", "steps", "loss", "accuracy", "seconds"})
+RESERVED = frozenset({"epoch", "lr", "steps", "loss", "longest_logits", "accuracy", "seconds"})
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             if len(phase.samples) >= learner.smallest_batch
         ]
         steps = sum(len(planned) for _, planned in phases)
-        seen, losses, gradients, done = [], [], [], 0
+        seen, losses, gradients, norms, done = [], [], [], [], 0
         for phase, planned in phases:
             for batch in planned:
                 samples, places = phase.samples[batch.places], sent(batch.places, device)
@@ -130,6 +130,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
                 done += 1
                 seen.append(samples)
                 losses.append(loss.detach())
+                norms.append(logits.detach().norm(dim=1).max())
                 gradients.append(len(samples) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
                 on_step(done, steps, losses[-1])
 
@@ -144,6 +145,8 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
+        if norms:
+            record["longest_logits"] = float(torch.stack(norms).max())
         found = findings(state)
         if taken := sorted(found.keys() & RESERVED):
             raise InputError(f"method {method.name}: {taken[0]!r} is a column of the record; call its memory otherwise")
