@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -138,6 +139,17 @@ class TestUPL:
         assert phase.samples.tolist() == [0, 2, 3, 4]
         assert phase.targets.tolist() == [0, 0, 1, 1]
 
+    def test_keeps_what_the_published_rule_keeps(self):
+        """All by their greatest probability, then the first two of each predicted class.
+
+        Class 0 is predicted three times, class 1 once, class 2 never: it has nothing, though the fifth is almost its.
+        """
+        p = [[0.5, 0.3, 0.2], [0.9, 0.05, 0.05], [0.6, 0.2, 0.2], [0.1, 0.8, 0.1], [0.34, 0.33, 0.33]]
+        ranked = sorted(range(5), key=lambda i: -max(p[i]))
+        assert ranked == [1, 3, 2, 0, 4]
+        (phase,) = methods.make("upl", top=2.0).plan(epoch([], [2] * 5, np.log(p)))
+        assert dict(zip(phase.samples.tolist(), phase.targets.tolist(), strict=True)) == {1: 0, 2: 0, 3: 1}
+
     def test_labels_stay_what_they_were_in_the_first_epoch(self):
         memory: dict[str, torch.Tensor] = {}
         methods.make("upl").plan(epoch([], [0] * 6, self.zero_shot, memory=memory))
@@ -213,6 +225,40 @@ class TestNLPrompt:
         logits = [[9.0, 0], [9, 0], [1.0, 0], [1.0, 0]]
         clean, _ = methods.make("nlprompt").plan(epoch(logits, [0, 0, 0, 0]))
         assert clean.samples.tolist() == [0, 1]
+
+    def test_the_cost_is_of_two_softmaxes(self):
+        """Three samples, a class each: the plan has the greatest sum of p, not the greatest product."""
+        p = np.array([[0.8, 0.19, 0.01], [0.45, 0.1, 0.45], [0.01, 0.01, 0.98]])
+        places = {places: p[range(3), places] for places in permutations(range(3))}
+        assert max(places, key=lambda of: places[of].sum()) == (0, 1, 2)  # -log softmax(p) is -p and a constant a row
+        assert max(places, key=lambda of: places[of].prod()) == (1, 0, 2)  # what -log p would choose
+        clean, rest = methods.make("nlprompt").plan(epoch(np.log(p), [0, 1, 2]))
+        assert clean.samples.tolist() == [0, 1, 2]
+        assert len(rest.samples) == 0
+
+    def test_as_published_a_short_batch_is_not_looked_at(self):
+        logits = [[9.0, 0]] * 10 + [[0, 9.0]] * 10  # in batches of eight, four are left over
+        labels = [0] * 10 + [1] * 10
+        clean, rest = methods.make("nlprompt").plan(epoch(logits, labels))
+        assert (len(clean.samples), len(rest.samples)) == (20, 0)
+        left = []
+        for number in range(2):
+            clean, rest = methods.make("nlprompt", published=True).plan(epoch(logits, labels, number=number))
+            assert sorted([*clean.samples, *rest.samples]) == list(range(20))
+            assert len(rest.samples) >= 4
+            left.append(set(rest.samples))
+        assert left[0] != left[1]
+        few = methods.make("nlprompt", published=True).plan(epoch(logits[8:12], labels[8:12]))
+        assert [len(phase.samples) for phase in few] == [4, 0]
+
+    def test_as_published_all_get_cross_entropy_where_nothing_is_clean(self):
+        logits, labels = [[9.0, 0], [9, 0], [0, 9], [0, 9]], [1, 1, 0, 0]
+        some = torch.tensor([[1.0, 0.0]])
+        clean, rest = methods.make("nlprompt").plan(epoch(logits, labels))
+        assert (len(clean.samples), len(rest.samples)) == (0, 4)
+        (phase,) = methods.make("nlprompt", published=True).plan(epoch(logits, labels))
+        assert phase.samples.tolist() == [0, 1, 2, 3]
+        assert_close(phase.loss(some, torch.tensor([0])), -some.log_softmax(1)[:, 0])
 
 
 class TestDSPTAuto:

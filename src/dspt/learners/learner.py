@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
-from dspt.backbone.prompt import layout_template
+from dspt.backbone.prompt import clean_name, is_mended, layout_template
 from dspt.backbone.text import TextTower
 from dspt.config import Config, Settings
 from dspt.data import Split
@@ -207,8 +207,10 @@ class ClipLearner(Learner):
     def made_with(self) -> dict[str, Any]:
         """Where the checkpoint is, what it computes, and its scale."""
         checkpoint = self.checkpoint
+        texts = (*map(clean_name, self.class_names), self.config.template, self.config.context_words or "")
         return {
             "model": checkpoint.location,
+            "text_mended": any(is_mended(checkpoint, text) for text in texts) or None,
             "model_fingerprint": checkpoint.fingerprint,
             "tokenizer_fingerprint": checkpoint.tokenizer_fingerprint,
             "logit_scale": checkpoint.logit_scale,

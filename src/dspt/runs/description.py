@@ -47,6 +47,7 @@ class Description:
     method_rule: int | None = None  # see RULES
     model_fingerprint: str | None = None
     tokenizer_fingerprint: str | None = None
+    text_mended: bool | None = None  # True where a prompt has other tokens than in versions without CLIP's cleaning
     logit_scale: float | None = None
     labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them
 
@@ -66,6 +67,7 @@ class Description:
             and is_list(names, str)
             and all(isinstance(values.get(name), str | None) for name in _TEXTS)
             and isinstance(values.get("method_rule"), int | None)
+            and isinstance(values.get("text_mended"), bool | None)
             and (labels is None or (is_list(labels, str | int | float) and len(labels) == len(names)))
         )
         if not sound:
