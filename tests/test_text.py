@@ -251,7 +251,7 @@ def test_tokenizer_equals_transformers_with_and_without_tokenizer_json(checkpoin
         ("\u201cbig\u201d cat", '"big" cat'),
         ("mac &amp; cheese", "mac & cheese"),
         ("mac &amp;amp; cheese", "mac & cheese"),
-        ("&amp;lt;b", "<b"),
+        ("<mac> &amp;amp; cheese", "<mac> & cheese"),  # ftfy leaves what may be HTML alone
         ("\ufb01sh", "fish"),
         ("cr\u00c3\u00a8me br\u00c3\u00bbl\u00c3\u00a9e", "cr\u00e8me br\u00fbl\u00e9e"),  # UTF-8 read as Latin-1
         ("\uff23at", "Cat"),
