@@ -25,6 +25,7 @@ _SIDES = {
     "right": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly labelled"},
     "wrong": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "mislabelled"},
 }
+_UNCUT = r"nothing is cut: no logits as long as $1/\tau$"
 _BOUND = {"color": "0.3", "linewidth": 0.7, "label": "bounds of DSPT's loss"}
 
 
@@ -144,7 +145,7 @@ def logitclip_tau(results: Results) -> Any:
                     axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
         _finish(axis, results, condition.dataset, _title(condition))
         _mark_unclipped(axis, results, condition)
-        axis.set_xlabel(r"threshold $\tau$ (logits cut to length $1/\tau$)")
+        axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
     plots.legend(figure)
@@ -327,7 +328,7 @@ def _mark_unclipped(axis: Any, results: Results, condition: Condition) -> None:
         return
     left, right = axis.get_xlim()
     left = min(left, 0.5 / longest)
-    axis.axvspan(left, 1 / longest, color="0.85", linewidth=0, zorder=0, label="nothing is cut")
+    axis.axvspan(left, 1 / longest, color="0.85", linewidth=0, zorder=0, label=_UNCUT)
     axis.set_xlim(left, right)
 
 
