@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dspt.internal.progress import Reporter
+from dspt.runs.description import RULES
 
 QUIET = Reporter(silent=True)
 NAMES = ("cat", "dog", "red panda", "ankle boot")
@@ -58,6 +59,8 @@ def finished_run(
     asked = {"method": result["method"], "seed": result["seed"], "epochs": 5} | (settings or {})
     described = {"format": 1, "settings": asked, "class_names": list(class_names)}
     described |= {"data": result["data"], "noise": result["noise"]}
+    if rule := RULES.get(asked["method"]):
+        described["method_rule"] = rule
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "result.json").write_text(json.dumps({"epochs": asked["epochs"], **result}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))

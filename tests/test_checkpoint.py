@@ -17,14 +17,14 @@ from PIL import Image
 from problems import NAMES, features
 from safetensors.torch import load_file, save_file
 
-from dspt import PromptClassifier, load
+from dspt import PromptClassifier, learners, load
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.backbone.prompt import layout_context
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.internal.errors import InputError
-from dspt.runs import Description
+from dspt.runs import RULES, Description
 from dspt.workflows import train
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs the pipes of POSIX")
@@ -98,6 +98,19 @@ class TestTokenizerFingerprint:
         swap_two_words(model)
         with pytest.raises(InputError, match=r"it holds another run.*tokenizer_fingerprint"):
             train.run(data, config, out=tmp_path / "run")
+
+    def test_a_run_whose_names_were_read_otherwise_is_not_gone_on_with(self, model, tmp_path):
+        for name, mended in (("red panda", None), ("caf\u00e9", None), ("potter\u2019s wheel", True)):
+            made = learners.make((name, "dog"), Config(model=str(model))).made_with
+            assert made["text_mended"] is mended
+        old = Description(Config(), NAMES)
+        assert old.difference(replace(old, text_mended=True)) == "text_mended is None there, True here"
+
+    def test_a_run_of_a_rule_that_a_method_no_longer_has_is_not_gone_on_with(self, model, data, tmp_path, monkeypatch):
+        train.run(data, Config(model=str(model), epochs=1), out=tmp_path / "run")
+        monkeypatch.setitem(RULES, "dspt", 2)
+        with pytest.raises(InputError, match=r"it holds another run.*method_rule is None there, 2 here"):
+            train.run(data, Config(model=str(model), epochs=1), out=tmp_path / "run")
 
     def test_a_classifier_refuses_another_tokenizer(self, model, tmp_path):
         x, y = features(40)

@@ -84,6 +84,8 @@ def write_all(name, folder):
             write(folder, "DTD", "sym:0.4", "logitclip", 1, accuracy, option=[f"tau={tau}"])
         for seed, accuracy in ((1, 71.0), (2, 73.0)):
             write(folder, "DTD", "sym:0.4", "dspt", seed, accuracy)
+        records = [one | {"longest_logits": length} for one, length in zip(epochs(2), (150.0, 200.0), strict=True)]
+        write(folder, "DTD", "sym:0.4", "coop", 1, 40.0, records)
     else:
         noises = get(name).noises
         datasets = get(name).datasets
@@ -407,8 +409,19 @@ class TestLogitClipTau:
         assert_allclose(line(axis, "LogitClip"), [(0.1, 50), (1, 70), (10, 65)])
         assert_allclose(line(axis, "DSPT")[:, 1], 72)
         assert_allclose(line(axis, "zero-shot")[:, 1], 60)
-        (band,) = axis.patches
+        assert_allclose(line(axis, "CoOp")[:, 1], 40)
+        band, nothing = axis.patches
+        # Logits of length 200 at most are not cut to 1 / tau where tau is 1 / 200 or less.
+        assert nothing.get_label().startswith("nothing is cut")
+        assert_allclose(nothing.get_x() + nothing.get_width(), 1 / 200)
+        assert axis.get_xlim()[0] < 1 / 200
         assert_allclose(band.get_height(), 2 * 2**0.5)  # 71 and 73: the std is the root of 2
+
+    def test_marks_nothing_where_an_earlier_version_did_not_record_how_long_logits_are(self, tmp_path):
+        write(tmp_path, "DTD", "sym:0.4", "logitclip", option=["tau=2"])
+        write(tmp_path, "DTD", "sym:0.4", "coop", records=epochs(2))
+        (axis,) = figures.logitclip_tau(results("logitclip-tau", tmp_path)).axes
+        assert not axis.patches
 
     def test_dspt_alone_is_no_panel(self, tmp_path):
         write(tmp_path, "DTD", "sym:0.4", "dspt")

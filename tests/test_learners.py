@@ -1,5 +1,8 @@
 """What is learnt: contexts, image-conditioned contexts, prototypes; every method works with each."""
 
+from dataclasses import dataclass
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +11,11 @@ from problems import NAMES, feature_file, features
 from torch.testing import assert_close
 
 import dspt
-from dspt import learners, train
+from dspt import learners, methods, train
 from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.learners import LEARNERS, cocoop, open_text_tower
+from dspt.methods import Batch, Method, Phase
 from dspt.noise import corrupt
 from dspt.problem import Problem, Task
 from dspt.workflows.train import run
@@ -61,6 +65,42 @@ class TestPrototypes:
         learnt = fit(learner, data)[-1][0].parameters["weights"]
         assert (learnt - learner.zero_shot).norm() > 0.01
         assert_close(learnt, weights.detach(), rtol=1e-4, atol=1e-6)
+
+    def test_are_learnt_in_planned_batches_with_targets_of_the_step_and_mixup(self, model, monkeypatch):
+        planned = [Batch(np.array([0, 3, 5]), np.array([2, 0, 1]), 0.7), Batch(np.array([3, 1])), Batch(np.array([9]))]
+
+        @dataclass(frozen=True)
+        class Planned(Method):
+            name, formula, source = "planned", "-", "-"
+
+            def plan(self, epoch):
+                def targets(places, logits):
+                    return (logits.softmax(1) + F.one_hot(epoch.labels[places], 4)) / 2
+
+                return [Phase(np.arange(len(epoch.labels)), targets, soft_cross_entropy, planned)]
+
+        soft_cross_entropy = partial(F.cross_entropy, reduction="none")
+        monkeypatch.setitem(methods.METHODS, "planned", Planned())
+        learner, data = (
+            make(model, "prototypes", method="planned", epochs=1, warmup_lr=0.01, weight_decay=0.0),
+            problem(),
+        )
+        weights = learner.zero_shot.clone().requires_grad_()
+        optimizer = torch.optim.SGD([weights], lr=0.01, momentum=0.9)
+        x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.labels)
+        for rows, others in (([0, 3, 5], [5, 0, 3]), ([3, 1], None), ([9], None)):
+            p, one_hot = (100 * x @ F.normalize(weights).T).softmax(1).detach(), F.one_hot(y, 4)
+            target, inputs = (p[rows] + one_hot[rows]) / 2, x[rows]
+            if others:
+                target = 0.7 * target + 0.3 * (p[others] + one_hot[others]) / 2
+                inputs = F.normalize(0.7 * x[rows] + 0.3 * x[others])
+            optimizer.zero_grad()
+            F.cross_entropy(100 * inputs @ F.normalize(weights).T, target).backward()
+            optimizer.step()
+        ((state, record),) = fit(learner, data)
+        assert record["steps"] == 3
+        assert (state.parameters["weights"] - learner.zero_shot).norm() > 0.01
+        assert_close(state.parameters["weights"], weights.detach(), rtol=1e-4, atol=1e-6)
 
     def test_are_saved_with_length_1(self, model, tmp_path):
         data = feature_file(tmp_path / "data.npz")

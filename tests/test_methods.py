@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from checkpoints import tiny_clip
 from problems import NAMES, features
+from scipy.optimize import brentq
 from scipy.stats import norm
+from sklearn.mixture import GaussianMixture
 from torch.testing import assert_close
 
 from dspt import learners, losses, methods, train
@@ -33,6 +36,7 @@ def epoch(logits, labels, zero_shot=None, number=0, memory=None, posterior=None)
     """Return what a method sees: these logits of the prompt, these given labels."""
     return Epoch(
         number=number,
+        batch_size=8,
         labels=torch.tensor(labels),
         logits=lambda: torch.tensor(logits, dtype=torch.float32),
         zero_shot_logits=lambda: torch.tensor(zero_shot, dtype=torch.float32),
@@ -54,7 +58,7 @@ LOSSES = {
     "bootstrap": ("bootstrap", {"b": 0.95}),
     "bootstrap-hard": ("bootstrap-hard", {"b": 0.8}),
     "logitnorm": ("logitnorm", {"t": 1.0}),
-    "logitclip": ("logitclip", {"tau": 1.0, "reciprocal": False}),
+    "logitclip": ("logitclip", {"tau": 0.1, "reciprocal": True}),
     "square": ("square", {}),
     "dspt": ("dspt", {}),
 }
@@ -135,6 +139,17 @@ class TestUPL:
         assert phase.samples.tolist() == [0, 2, 3, 4]
         assert phase.targets.tolist() == [0, 0, 1, 1]
 
+    def test_keeps_what_the_published_rule_keeps(self):
+        """All by their greatest probability, then the first two of each predicted class.
+
+        Class 0 is predicted three times, class 1 once, class 2 never: it has nothing, though the fifth is almost its.
+        """
+        p = [[0.5, 0.3, 0.2], [0.9, 0.05, 0.05], [0.6, 0.2, 0.2], [0.1, 0.8, 0.1], [0.34, 0.33, 0.33]]
+        ranked = sorted(range(5), key=lambda i: -max(p[i]))
+        assert ranked == [1, 3, 2, 0, 4]
+        (phase,) = methods.make("upl", top=2.0).plan(epoch([], [2] * 5, np.log(p)))
+        assert dict(zip(phase.samples.tolist(), phase.targets.tolist(), strict=True)) == {1: 0, 2: 0, 3: 1}
+
     def test_labels_stay_what_they_were_in_the_first_epoch(self):
         memory: dict[str, torch.Tensor] = {}
         methods.make("upl").plan(epoch([], [0] * 6, self.zero_shot, memory=memory))
@@ -211,6 +226,40 @@ class TestNLPrompt:
         clean, _ = methods.make("nlprompt").plan(epoch(logits, [0, 0, 0, 0]))
         assert clean.samples.tolist() == [0, 1]
 
+    def test_the_cost_is_of_two_softmaxes(self):
+        """Three samples, a class each: the plan has the greatest sum of p, not the greatest product."""
+        p = np.array([[0.8, 0.19, 0.01], [0.45, 0.1, 0.45], [0.01, 0.01, 0.98]])
+        places = {places: p[range(3), places] for places in permutations(range(3))}
+        assert max(places, key=lambda of: places[of].sum()) == (0, 1, 2)  # -log softmax(p) is -p and a constant a row
+        assert max(places, key=lambda of: places[of].prod()) == (1, 0, 2)  # what -log p would choose
+        clean, rest = methods.make("nlprompt").plan(epoch(np.log(p), [0, 1, 2]))
+        assert clean.samples.tolist() == [0, 1, 2]
+        assert len(rest.samples) == 0
+
+    def test_as_published_a_short_batch_is_not_looked_at(self):
+        logits = [[9.0, 0]] * 10 + [[0, 9.0]] * 10  # in batches of eight, four are left over
+        labels = [0] * 10 + [1] * 10
+        clean, rest = methods.make("nlprompt").plan(epoch(logits, labels))
+        assert (len(clean.samples), len(rest.samples)) == (20, 0)
+        left = []
+        for number in range(2):
+            clean, rest = methods.make("nlprompt", published=True).plan(epoch(logits, labels, number=number))
+            assert sorted([*clean.samples, *rest.samples]) == list(range(20))
+            assert len(rest.samples) >= 4
+            left.append(set(rest.samples))
+        assert left[0] != left[1]
+        few = methods.make("nlprompt", published=True).plan(epoch(logits[8:12], labels[8:12]))
+        assert [len(phase.samples) for phase in few] == [4, 0]
+
+    def test_as_published_all_get_cross_entropy_where_nothing_is_clean(self):
+        logits, labels = [[9.0, 0], [9, 0], [0, 9], [0, 9]], [1, 1, 0, 0]
+        some = torch.tensor([[1.0, 0.0]])
+        clean, rest = methods.make("nlprompt").plan(epoch(logits, labels))
+        assert (len(clean.samples), len(rest.samples)) == (0, 4)
+        (phase,) = methods.make("nlprompt", published=True).plan(epoch(logits, labels))
+        assert phase.samples.tolist() == [0, 1, 2, 3]
+        assert_close(phase.loss(some, torch.tensor([0])), -some.log_softmax(1)[:, 0])
+
 
 class TestDSPTAuto:
     def posterior(self):
@@ -268,39 +317,49 @@ class TestJoAPR:
         assert_close(phase.loss(logits, torch.tensor([0]))[0], expected)
 
     def test_one_sample_is_clean(self):
-        clean, probability = joapr.partition(torch.tensor([0.3]), 0.5, seed=0)
+        clean, probability, threshold = joapr.partition(torch.tensor([0.3]), 0.5, seed=0)
         assert clean.tolist() == [True]
         assert probability.tolist() == [1.0]
+        assert threshold == 0
 
-    def test_parts_two_heaps_of_losses_where_their_gaussians_cross(self):
+    def test_parts_two_heaps_of_losses(self):
         rng = np.random.default_rng(0)
         loss = torch.from_numpy(np.r_[rng.normal(0.1, 0.03, 300), rng.normal(0.8, 0.1, 100)])
-        clean, probability = joapr.partition(loss, 0.99, seed=0)
-        assert clean[:300].float().mean() > 0.99
-        assert clean[300:].float().mean() < 0.01
-        assert probability[:300].mean() > 0.99
-        assert probability[300:].mean() < 0.01
+        clean, probability, threshold = joapr.partition(loss, 0.5, seed=0)
+        assert clean.tolist() == [True] * 300 + [False] * 100
+        assert probability[:300].min() > 0.99
+        assert probability[300:].max() < 0.01
+        assert threshold == 0.25  # the share of the second heap
 
-    @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.9, 0.1)])
-    def test_the_crossing_is_where_both_are_as_likely(self, weights):
-        class Mixture:
-            means_ = np.array([[0.7], [0.2]])
-            covariances_ = np.array([[[0.02]], [[0.005]]])
-            weights_ = np.array(weights)
-
-        x = joapr._crossing(Mixture, low=1)
+    def test_the_crossing_is_where_half_of_the_lower_density_is_the_higher_with_variances_for_deviations(self):
+        x = joapr._crossing(np.array([0.2, 0.7]), np.array([0.005, 0.02]))
         assert 0.2 < x < 0.7
-        high, low = (w * norm.pdf(x, m, np.sqrt(v)) for w, m, v in zip(weights, (0.7, 0.2), (0.02, 0.005), strict=True))
-        np.testing.assert_allclose(high, low, rtol=1e-6)
+        assert norm.logpdf(x, 0.2, 0.005) - np.log(2) == pytest.approx(norm.logpdf(x, 0.7, 0.02), rel=1e-4)
 
-    def test_a_low_threshold_lets_more_samples_count_as_clean(self):
-        loss = torch.linspace(0, 1, 200, dtype=torch.float64)
-        counts = [int(joapr.partition(loss, t, 0)[0].sum()) for t in (0.05, 0.9)]
-        assert counts[0] > counts[1]
+    def test_there_may_be_no_crossing(self):
+        assert np.isnan(joapr._crossing(np.array([0.3, 0.3]), np.array([0.01, 0.015])))
+
+    @pytest.mark.parametrize(("threshold", "deviations", "matters"), [(0.2, (0.1, 0.15), 0), (0.9, (0.14, 0.1), 1)])
+    def test_clean_is_below_the_crossing_or_above_the_threshold_estimated_anew(self, threshold, deviations, matters):
+        """Against sklearn and a search for the crossing, where the old threshold, or no crossing, chooses others."""
+        rng = np.random.default_rng(1)
+        loss = np.r_[rng.normal(0.3, deviations[0], 150), rng.normal(0.6, deviations[1], 250)]
+        mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(loss[:, None])
+        low, high = mixture.means_[:, 0].argsort()
+        (m1, m2), (v1, v2) = mixture.means_[[low, high], 0], mixture.covariances_[[low, high], 0, 0]
+        crossing = brentq(lambda x: norm.logpdf(x, m1, v1) - np.log(2) - norm.logpdf(x, m2, v2), m1, m2)
+        likely = mixture.predict_proba(loss[:, None])[:, low]
+        rate = (likely <= threshold).mean()
+        expected = (loss < crossing) | (likely > rate)
+        others = ((loss < crossing) | (likely > threshold), likely > rate)
+        assert (expected != others[matters]).any()
+        clean, _, found = joapr.partition(torch.from_numpy(loss), threshold, seed=0)
+        assert found == pytest.approx(rate)
+        assert clean.tolist() == expected.tolist()
 
     def test_labels_are_refined_by_their_trust_and_sharpened(self):
         p = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
-        found = joapr.refined(p, torch.tensor([0, 0]), torch.tensor([True, False]), torch.tensor([0.8, 0.9]))
+        found = joapr.refined(p, torch.tensor([0, 0]), torch.tensor([0.8, 0.0]))
         mixed = torch.tensor([[0.8 + 0.1, 0.06, 0.04], [0.1, 0.6, 0.3]])
         assert_close(found, mixed**2 / (mixed**2).sum(1, keepdim=True))
 
@@ -309,21 +368,62 @@ class TestJoAPR:
         for number in range(7):
             found = joapr._averaged(torch.tensor([float(number), 1.0]), memory)
         assert_close(found, torch.tensor([(2 + 3 + 4 + 5 + 6) / 5, 1.0]))
-        p = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
-        scaled = joapr._scaled_loss(p, torch.tensor([0, 0, 0]))
-        # The last one's -log 0 is cut at 1e-12; the middle one has CE and entropy log 2 each.
-        assert_close(scaled, torch.tensor([0.0, 2 * float(np.log(2)) / -float(np.log(1e-12)), 1.0]))
+        p = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
+        scaled = joapr._scaled_loss(p.log(), torch.tensor([0, 0, 0]))
+        # All have -log p_0; the first and the last have one entropy, which is left out of the difference between them.
+        entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
+        middle = (2 * np.log(2) + np.log(0.9) - entropy) / np.log(9)
+        assert_close(scaled, torch.tensor([0.0, middle, 1.0], dtype=torch.float32))
 
-    def test_mixes_every_sample_with_a_partner_that_weighs_less(self):
-        rng = np.random.default_rng(0)
-        logits = rng.normal(size=(40, 3)) * 3
-        memory: dict[str, torch.Tensor] = {}
-        seen = epoch(logits, rng.integers(0, 3, 40), number=3, memory=memory)
+    def planned(self, number, memory=None):
+        """Return the phase of an epoch for two heaps, 30 samples of label 0 sure of it and 10 sure of another."""
+        logits = np.tile([4.0, 0, 0], (40, 1)) + np.random.default_rng(0).normal(size=(40, 3)) / 10
+        logits[30:] = logits[30:, [1, 0, 2]]
+        seen = epoch(logits, [0] * 40, number=number, memory={} if memory is None else memory)
         (phase,) = methods.make("joapr").plan(seen)
-        assert sorted(phase.mix.partners) == list(range(40))
-        assert (phase.mix.weights >= 0.5).all()
-        assert_close(phase.targets.sum(1), torch.ones(40))
-        assert 0 <= float(memory["noise_rate"]) <= 1
+        return torch.tensor(logits).softmax(1), phase
+
+    def test_targets_come_from_the_logits_of_the_step_and_the_trust_of_the_epochs_start(self):
+        places, logits = torch.tensor([0, 3, 35]), torch.tensor([[1.0, 2, 0], [0, 0, 1], [2, 0, 1]])
+        p = logits.softmax(1)
+        for number, trusted in ((1, False), (2, True)):
+            before, phase = self.planned(number)
+            # Far apart, so that clean ones surely are: from the second epoch after the warm-up, p_y counts, too.
+            w = before[places, 0].float() if trusted else torch.ones(3)
+            w = (w * torch.tensor([1.0, 1, 0]))[:, None]
+            mixed = (w * torch.tensor([1.0, 0, 0]) + (1 - w) * p) ** 2
+            assert_close(phase.targets(places, logits), mixed / mixed.sum(1, keepdim=True), rtol=1e-3, atol=1e-4)
+
+    def test_a_sample_that_is_not_clean_has_no_share_of_its_label_however_likely_it_is(self):
+        logits = np.c_[np.linspace(3, -3, 60), np.zeros(60)]
+        loss = joapr._scaled_loss(torch.tensor(logits, dtype=torch.float32), torch.zeros(60, dtype=torch.long))
+        seen = epoch(logits, [0] * 60, number=1)
+        clean, probability, _ = joapr.partition(loss, 0.5, joapr._seed(seen))
+        doubtful = (~clean & (probability > 0.05)).nonzero()[:, 0]
+        assert len(doubtful) > 0
+        (phase,) = methods.make("joapr").plan(seen)
+        p = torch.full((len(doubtful), 2), 0.5)
+        assert_close(phase.targets(doubtful, p.log()), p)
+
+    def test_a_step_has_a_batch_of_clean_samples_and_one_of_the_others(self):
+        memory: dict[str, torch.Tensor] = {}
+        _, phase = self.planned(1, memory)
+        assert float(memory["noise_rate"]) == 0.25
+        assert len(phase.batches) == 3  # 30 // 8 of the larger part
+        clean, other = (np.array([batch.places[part] for batch in phase.batches]) for part in (slice(8), slice(8, 16)))
+        assert len(set(clean.ravel())) == 24
+        assert clean.max() < 30
+        assert other.min() >= 30
+        # One pass over the ten others is one batch, so each step has a shuffle of its own.
+        assert all(len(set(places)) == 8 for places in other)
+        assert len({tuple(places) for places in other}) == 3
+        for batch in phase.batches:
+            assert sorted(batch.partners) == list(range(16))
+            assert 0.5 <= batch.share <= 1
+
+    def test_without_others_a_step_has_clean_samples_alone(self):
+        planned = joapr._paired(np.ones(20, bool), epoch([], [0] * 20))
+        assert [len(batch.places) for batch in planned] == [8, 8]
 
     def test_the_loss_has_a_term_for_classes_that_are_never_predicted(self):
         logits, targets = torch.tensor([[2.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 0], [1, 0]])
@@ -371,10 +471,10 @@ class TestAll:
         assert result.method == name
 
     def test_a_mixed_sample_is_between_its_partners(self, tmp_path):
-        x, weights = torch.eye(3), torch.tensor([[0.6], [1.0]])
+        x = torch.eye(3)
         config = Config(model=str(tiny_clip(tmp_path, text_only=True)))
-        found = learners.make(NAMES, config).blend(x[[1, 0]], x[[2, 1]], weights)
-        expected = torch.tensor([[0.0, 0.6, 0.4], [1.0, 0, 0]])
+        found = learners.make(NAMES, config).blend(x[[1, 0]], x[[2, 1]], 0.6)
+        expected = torch.tensor([[0.0, 0.6, 0.4], [0.6, 0.4, 0]])
         assert_close(found, torch.nn.functional.normalize(expected, dim=1))
 
     def test_an_option_that_is_no_number_is_refused(self):

@@ -23,7 +23,7 @@ from dspt.data import Dataset, Split, few_shot, open_dataset
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.learners import pixels, resnet
-from dspt.methods import Method, Mix
+from dspt.methods import Batch, Method
 from dspt.problem import Problem, Task
 from dspt.runs import Run
 from dspt.train import batches
@@ -330,7 +330,7 @@ class TestMethods:
             return phase
 
         def blends(epoch, phase):
-            return replace(phase, mix=Mix(phase.samples, torch.ones(8)))
+            return replace(phase, batches=[Batch(phase.samples, phase.samples, 0.7)])
 
         for plan, reason in ((looks, "has no CLIP"), (blends, "it blends samples")):
             monkeypatch.setitem(methods.METHODS, "new", loss_method("new", plan))

@@ -56,6 +56,12 @@ class TestFewShot:
         expected = np.minimum(np.bincount(labels, minlength=5), shots)
         np.testing.assert_array_equal(np.bincount(labels[chosen], minlength=5), expected)
 
+    def test_draws_as_coop_does(self):
+        """Each class on its own, without putting back: any pair of class 0 here. Of one that has too few, all once."""
+        labels = np.array([2, 0, 0, 1, 0, 2])
+        drawn = {tuple(few_shot(labels, 2, seed)) for seed in range(50)}
+        assert drawn == {(0, 1, 2, 3, 5), (0, 1, 3, 4, 5), (0, 2, 3, 4, 5)}
+
     @given(labels=LABELS, seed=st.integers(0, 5))
     def test_fewer_shots_are_among_more_shots(self, labels, seed):
         assert set(few_shot(labels, 2, seed)) <= set(few_shot(labels, 3, seed))

@@ -1,11 +1,14 @@
 """The text tower with shared prefix gives what transformers' own full-length forward gives."""
 
+import html
 import json
+import re
 import shutil
 import subprocess
 import sys
 from functools import cache
 
+import ftfy
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.prompt import (
     clean_name,
+    cleaned,
     initial_context,
     layout_context,
     layout_template,
@@ -69,14 +73,20 @@ def reference(checkpoint, texts, context):
     return features, lambda: extended.grad[size:].view(context.shape)
 
 
+def clip_clean(text):
+    """A text as OpenAI's tokenizer cleans it, step by step, before it lowers it and looks for words."""
+    mended = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
+    return re.sub(r"\s+", " ", mended).strip()
+
+
 def coop_texts(checkpoint, names, length, position, class_specific):
     """The texts as CoOp builds them, with transformers' tokenizer."""
     _, _, tokenizer = full_model(checkpoint.folder)
     texts = []
     for c, raw in enumerate(names):
         name = raw.replace("_", " ")
-        ids = tokenizer(name + ".").input_ids  # SOT name . EOT
-        words = len(tokenizer(name).input_ids) - 2
+        ids = tokenizer(clip_clean(name + ".")).input_ids  # SOT name . EOT
+        words = len(tokenizer(clip_clean(name)).input_ids) - 2
         start = c * length if class_specific else 0
         context = [-1 - r for r in range(start, start + length)]
         half = {"end": length, "middle": length // 2, "front": 0}[position]
@@ -107,7 +117,7 @@ NAMES = st.lists(
         st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="<"),
         min_size=1,
         max_size=9,
-    ).filter(lambda name: name.replace("_", " ").strip()),
+    ).filter(lambda name: clip_clean(name.replace("_", " "))),
     min_size=1,
     max_size=7,
 )
@@ -235,6 +245,37 @@ def test_tokenizer_equals_transformers_with_and_without_tokenizer_json(checkpoin
 
 
 @pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("potter\u2019s wheel", "potter's wheel"),
+        ("\u201cbig\u201d cat", '"big" cat'),
+        ("mac &amp; cheese", "mac & cheese"),
+        ("mac &amp;amp; cheese", "mac & cheese"),
+        ("<mac> &amp;amp; cheese", "<mac> & cheese"),  # ftfy leaves what may be HTML alone
+        ("\ufb01sh", "fish"),
+        ("cr\u00c3\u00a8me br\u00c3\u00bbl\u00c3\u00a9e", "cr\u00e8me br\u00fbl\u00e9e"),  # UTF-8 read as Latin-1
+        ("\uff23at", "Cat"),
+        (" red \t\n panda\u00a0", "red panda"),
+        ("caf\u00e9 \u6771\u4eac", "caf\u00e9 \u6771\u4eac"),
+    ],
+)
+def test_texts_are_cleaned_as_clip_cleans_them(text, clean, checkpoints):
+    assert cleaned(text) == clip_clean(text) == clean
+    tokens = open_checkpoint(checkpoints["base"].folder).tokenizer.encode(clean, add_special_tokens=False).ids
+    assert tokenize(checkpoints["base"], text) == tokens
+
+
+@given(st.text(st.characters(codec="ascii")))
+def test_printable_ascii_needs_no_mending(text):
+    assert cleaned(text) == clip_clean(text)
+
+
+def test_ordinary_names_do_not_wait_for_ftfy():
+    code = "import sys; from dspt.backbone.prompt import cleaned; cleaned('red panda'); print('ftfy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
     ("names", "message"),
     [
         (["cat", ""], "class name '': it is empty"),
@@ -247,6 +288,9 @@ def test_tokenizer_equals_transformers_with_and_without_tokenizer_json(checkpoin
             "'red_panda' and 'red panda': they become the same prompt",
         ),
         (["Cat", "cat "], "'Cat' and 'cat ': they become the same prompt"),
+        (["AT&amp;T", "AT&T"], "'AT&amp;T' and 'AT&T': they become the same prompt"),
+        (["cat", "dog&lt;|endoftext|&gt;"], "marks start or end of a text"),
+        (["cat", "\x07"], "it is empty"),
     ],
 )
 def test_bad_names_are_named(checkpoints, names, message):

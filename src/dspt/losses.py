@@ -339,12 +339,11 @@ def _logitnorm(logits: Tensor, labels: Tensor, t: float = 1.0) -> Tensor:
     return _ce(logits / (norm + 1e-7) / t, labels)
 
 
-def _logitclip(logits: Tensor, labels: Tensor, tau: float = 1.0, reciprocal: bool = False) -> Tensor:
-    """Cross-entropy of logits no longer than tau; public code cuts to 1/tau (reciprocal)."""
+def _logitclip(logits: Tensor, labels: Tensor, tau: float = 0.1, reciprocal: bool = True) -> Tensor:
+    """Cross-entropy of logits no longer than 1/tau, as in its public code; reciprocal=false: no longer than tau."""
+    longest = 1 / tau if reciprocal else tau
     norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
-    # LogitClip's published code rescales to norm 1/tau where its paper says tau.
-    rescaled = logits * ((1 / tau if reciprocal else tau) / norm.clamp(min=tau))
-    return _ce(torch.where(norm > tau, rescaled, logits), labels)
+    return _ce(logits * (longest / norm.clamp(min=longest)), labels)
 
 
 def _square(logits: Tensor, labels: Tensor) -> Tensor:
@@ -444,7 +443,7 @@ _TABLE = (
     Loss(
         "logitclip",
         _logitclip,
-        "CE(z min(1, tau / |z|))",
+        "CE(z min(1, 1 / (tau |z|)))",
         "Wei et al., ICML 2023",
         {"tau": ABOVE_0, "reciprocal": TRUTH},
         method="logitclip",

@@ -61,7 +61,7 @@ _CHOSEN: dict[str, dict[str, Any]] = {
         "marker": "v",
         "label": "DSPT-auto",
     },
-    "logitclip": {"color": "#D55E00", "linestyle": "-.", "marker": "P", "label": "LogitClip"},
+    "logitclip": {"color": "#E69F00", "linestyle": (0, (5, 1)), "marker": "P", "label": "LogitClip"},
 }
 RIGHT, WRONG = "#0072B2", "#D55E00"
 ZERO_SHOT: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -18,7 +18,7 @@ from dspt.internal.seeds import Stream
 from dspt.internal.threads import threads_for
 from dspt.learners import Classify, Parameters, by_prototypes, posterior_of
 from dspt.learners.learner import Fetch
-from dspt.methods import Epoch
+from dspt.methods import Batch, Epoch, Phase, batches
 from dspt.posterior import Posterior, label_posterior
 from dspt.problem import Problem, Task
 
@@ -34,7 +34,7 @@ _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
 Record = dict[str, Any]  # what is written down of an epoch
 
 # Columns of a record that a method's findings cannot be called.
-RESERVED = frozenset({"epoch", "lr", "steps", "loss", "accuracy", "seconds"})
+RESERVED = frozenset({"epoch", "lr", "steps", "loss", "longest_logits", "accuracy", "seconds"})
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,6 @@ class State:
     parameters: Parameters
     momentum: Parameters = field(default_factory=dict)  # of the optimizer, for each of them
     memory: dict[str, Tensor] = field(default_factory=dict)  # of the method
-
-
-def batches(n: int, size: int, stream: Stream) -> Iterator[np.ndarray]:
-    """Yield shuffled batches of 0..n-1, leaving out the last short one; fewer than one batch is one batch.
-
-    Parameters
-    ----------
-    n : int
-        How many samples.
-    size : int
-        Samples a batch.
-    stream : Stream
-        Gives the order.
-
-    Yields
-    ------
-    int64 array of shape (min(size, n),)
-    """
-    order = stream.permutation(n)
-    size = min(size, n)
-    for start in range(0, n - size + 1, size) if n else ():
-        yield order[start : start + size]
 
 
 def fit(
@@ -117,6 +95,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
         judged = partial(_judge, inputs.judge, len(labels), learner.judged_at_once)
         plan = Epoch(
             number=epoch,
+            batch_size=config.batch_size,
             labels=labels,
             logits=partial(judged, partial(learner.classify, parameters)),
             zero_shot_logits=partial(judged, partial(_fixed_prompt, task)),
@@ -124,24 +103,26 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             stream=partial(Stream, config.seed, method.name, epoch),
             memory=memory,
         )
-        phases = method.plan(plan)
-        lengths = [len(phase.samples) for phase in phases]
-        steps = sum(max(1, n // config.batch_size) for n in lengths if n >= learner.smallest_batch)
-        seen, losses, gradients, done = [], [], [], 0
-        for number, phase in enumerate(phases):
-            if lengths[number] < learner.smallest_batch:
-                continue
-            shuffle = Stream(config.seed, "shuffle", epoch, number)
-            for rows in batches(lengths[number], config.batch_size, shuffle):
-                samples = phase.samples[rows]
-                batch = inputs.learn(samples)
-                if phase.mix is not None:
-                    share = phase.mix.weights[sent(rows, phase.mix.weights.device)].to(batch)
-                    partners = inputs.learn(phase.mix.partners[rows])
-                    batch = learner.blend(batch, partners, share[:, None])
-                logits = learner.logits(batch, parameters)
+        phases = [
+            (phase, _batches(phase, config.batch_size, Stream(config.seed, "shuffle", epoch, number)))
+            for number, phase in enumerate(method.plan(plan))
+            if len(phase.samples) >= learner.smallest_batch
+        ]
+        steps = sum(len(planned) for _, planned in phases)
+        seen, losses, gradients, norms, done = [], [], [], [], 0
+        for phase, planned in phases:
+            for batch in planned:
+                samples, places = phase.samples[batch.places], sent(batch.places, device)
+                x = inputs.learn(samples)
+                logits = learner.logits(x, parameters)
+                given = phase.targets
+                targets = given[places] if isinstance(given, Tensor) else given(places, logits.detach())
+                if batch.partners is not None and batch.share < 1:
+                    partners = sent(batch.partners, device)
+                    logits = learner.logits(learner.blend(x, x[partners], batch.share), parameters)
+                    targets = batch.share * targets + (1 - batch.share) * targets[partners]
                 logits.retain_grad()
-                loss = phase.loss(logits, phase.targets[sent(rows, device)])
+                loss = phase.loss(logits, targets)
                 if weights is not None:
                     loss = loss * weights[sent(samples, device)]
                 loss.mean().backward()
@@ -149,7 +130,8 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
                 done += 1
                 seen.append(samples)
                 losses.append(loss.detach())
-                gradients.append(len(rows) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
+                norms.append(logits.detach().norm(dim=1).max())
+                gradients.append(len(samples) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
                 on_step(done, steps, losses[-1])
 
         state = State(
@@ -163,6 +145,8 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients)
+        if norms:
+            record["longest_logits"] = float(torch.stack(norms).max())
         found = findings(state)
         if taken := sorted(found.keys() & RESERVED):
             raise InputError(f"method {method.name}: {taken[0]!r} is a column of the record; call its memory otherwise")
@@ -323,6 +307,13 @@ def _fixed_prompt(task: Task) -> Classify:
             f"method {task.method.name}: it looks at zero-shot logits, and a network from scratch has no CLIP"
         )
     return by_prototypes(learner.zero_shot, learner.scale)
+
+
+def _batches(phase: Phase, size: int, shuffle: Stream) -> Sequence[Batch]:
+    """Return the steps of a phase: those that the method planned, or shuffled ones."""
+    if phase.batches is not None:
+        return phase.batches
+    return [Batch(places) for places in batches(len(phase.samples), size, shuffle)]
 
 
 def _judge(inputs: Fetch, n: int, at_once: int, classifier: Callable[[], Classify]) -> Tensor:

@@ -39,8 +39,31 @@ class Layout:
 
 
 def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
-    """Return the token ids of `text` without start and end tokens."""
-    return checkpoint.tokenizer.encode(text, add_special_tokens=False).ids
+    """Return the token ids of `text`, cleaned as CLIP cleans it, without start and end tokens."""
+    return checkpoint.tokenizer.encode(cleaned(text), add_special_tokens=False).ids
+
+
+def cleaned(text: str) -> str:
+    """Return a text as CLIP's own tokenizer reads it.
+
+    Broken characters, ligatures and curly quotes are mended, HTML's escapes resolved, and white space is one blank.
+    """
+    # What is printable ASCII has nothing to mend, and need not wait for ftfy to be loaded.
+    if not (text.isascii() and text.isprintable() and "&" not in text):
+        import html
+
+        import ftfy
+
+        text = html.unescape(html.unescape(ftfy.fix_text(text)))
+    return " ".join(text.split())
+
+
+def is_mended(checkpoint: Checkpoint, text: str) -> bool:
+    """Return whether cleaning changes the tokens of a text, as earlier versions had them."""
+    if (clean := cleaned(text)) == text:
+        return False
+    before, after = (checkpoint.tokenizer.encode(each, add_special_tokens=False).ids for each in (text, clean))
+    return bool(before != after)
 
 
 def clean_name(name: str) -> str:
@@ -163,13 +186,13 @@ def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
 
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
     """Return the tokens of the name, and those of the full stop behind it."""
-    if not isinstance(name, str) or not clean_name(name).strip():
-        raise InputError(f"class name {name!r}: it is empty; every class needs a name to be prompted with")
-    if len(name) > LONGEST_NAME:
+    if isinstance(name, str) and len(name) > LONGEST_NAME:
         raise InputError(
             f"class name {name[:60]!r}...: it has {len(name)} characters; no prompt has room for more "
             f"than {LONGEST_NAME}"
         )
+    if not isinstance(name, str) or not cleaned(clean_name(name)):
+        raise InputError(f"class name {name!r}: it is empty; every class needs a name to be prompted with")
     name = clean_name(name)
     with_stop = tokenize(checkpoint, name + ".")
     if {checkpoint.start_token, checkpoint.end_token} & set(with_stop):

@@ -104,8 +104,8 @@ MAE = Variant("MAE", "mae")
 DSPT = Variant("DSPT", "dspt")
 DSPT_AUTO = Variant("DSPT-auto", "dspt-auto")  # ours, not in the paper
 
-# The paper does not say at which values it drew LogitClip.
-TAUS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+# The paper does not say at which values it drew LogitClip. Logits are cut to length 1 / tau.
+TAUS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -212,7 +212,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "logitclip-tau",
             "figure",
-            "Accuracy of LogitClip over its threshold, against DSPT",
+            "Accuracy of LogitClip over its threshold, against CoOp and DSPT",
             (
                 Condition("DTD", "sym:0.4"),
                 Condition("OxfordPets", "pair:0.4"),
@@ -221,7 +221,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             ),
             (
                 *(Variant(f"LogitClip {tau:g}", "logitclip", (f"tau={tau:g}",)) for tau in TAUS),
-                DSPT,
+                *(COOP, DSPT),
             ),
         ),
         Experiment(

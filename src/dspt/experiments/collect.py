@@ -17,7 +17,7 @@ from dspt.experiments.jobs import is_job
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
 from dspt.internal.rounding import figure
-from dspt.runs import Finished, NotUsed, Result, Run, find
+from dspt.runs import RULES, Finished, NotUsed, Result, Run, find
 
 # Hears of a folder that is not used, and why.
 Tell = Callable[[NotUsed], None]
@@ -39,6 +39,7 @@ class TableRun:
     result: Result
     class_names: tuple[str, ...]
     run: Run
+    old_rule: bool  # whether its method has another rule today
     is_job: bool  # whether `dspt reproduce` made it
 
     @property
@@ -142,6 +143,7 @@ def _table_run(found: Finished) -> TableRun:
         result=result,
         class_names=description.class_names,
         run=found.run,
+        old_rule=description.method_rule != RULES.get(result.method),
         is_job=is_job(found.run.path, description.data or "", result.noise, description.settings),
     )
 
@@ -327,6 +329,8 @@ def _misfit(run: TableRun, experiment: Experiment) -> str:
         return f"it learns something else than {name}"
     if not any(_same_variant(run, variant) for variant in experiment.variants):
         return f"its method is not one of {name}"
+    if run.old_rule:
+        return f"it was made by an earlier version of dspt, whose {run.method} had another rule"
     noises = [condition.noise for condition in experiment.conditions if condition.dataset == run.dataset]
     if run.noise not in (noises or experiment.noises):
         return f"its noise is not one of {name}"

@@ -92,6 +92,14 @@ def histogram(
     return found[0]["edges"], counts, means
 
 
+def largest(runs: Sequence[TableRun], field: str) -> float | None:
+    """Return the largest value of a field in all epochs of these runs; None if it was not recorded in all of them."""
+    try:
+        return max((float(record[field]) for run in runs for record in run.run.records()), default=None)
+    except (OSError, InputError, KeyError, TypeError, ValueError):
+        return None
+
+
 def _records(results: Results, run: TableRun, fields: Iterable[str]) -> list[dict[str, Any]]:
     """Return what a run recorded after each epoch, all of these fields among it."""
     try:

@@ -25,6 +25,7 @@ _SIDES = {
     "right": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly labelled"},
     "wrong": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "mislabelled"},
 }
+_UNCUT = r"nothing is cut: no logits as long as $1/\tau$"
 _BOUND = {"color": "0.3", "linewidth": 0.7, "label": "bounds of DSPT's loss"}
 
 
@@ -121,7 +122,7 @@ def gradient_curves(results: Results) -> Any:
 
 
 def logitclip_tau(results: Results) -> Any:
-    """Return the figure of LogitClip's accuracy over its threshold, against DSPT and zero-shot."""
+    """Return the figure of LogitClip's accuracy over its threshold, against CoOp, DSPT and zero-shot."""
     experiment = results.experiment
     thresholds = {v.label: tau for v in experiment.variants if (tau := _tau(v)) is not None}
     panels = []
@@ -143,6 +144,7 @@ def logitclip_tau(results: Results) -> Any:
                     low, high = cell.mean - cell.std, cell.mean + cell.std
                     axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
         _finish(axis, results, condition.dataset, _title(condition))
+        _mark_unclipped(axis, results, condition)
         axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
@@ -315,6 +317,19 @@ def _tau(variant: Variant) -> float | None:
     """Return the threshold of a variant of LogitClip."""
     options = dict(option.split("=", 1) for option in variant.options)
     return float(options["tau"]) if variant.method == "logitclip" and "tau" in options else None
+
+
+def _mark_unclipped(axis: Any, results: Results, condition: Condition) -> None:
+    """Shade the thresholds at which nothing is cut, since no logits of cross-entropy were ever as long as 1 / tau."""
+    variants = [variant for variant in results.experiment.variants if variant.method == "coop"]
+    runs = [run for variant in variants for run in results.runs_of(condition, variant)]
+    longest = curves.largest(runs, "longest_logits")
+    if not longest:  # an earlier version did not record it
+        return
+    left, right = axis.get_xlim()
+    left = min(left, 0.5 / longest)
+    axis.axvspan(left, 1 / longest, color="0.85", linewidth=0, zorder=0, label=_UNCUT)
+    axis.set_xlim(left, right)
 
 
 def _points(axis: Any, points: dict[float, Cell], **style: Any) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
-from dspt.backbone.prompt import layout_template
+from dspt.backbone.prompt import clean_name, is_mended, layout_template
 from dspt.backbone.text import TextTower
 from dspt.config import Config, Settings
 from dspt.data import Split
@@ -144,8 +144,8 @@ class Learner(ABC):
         """Return a copy of the parameters on the device."""
         return {name: value.to(self.device, copy=True) for name, value in parameters.items()}
 
-    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
-        """Return inputs blended with their partners, by the weights (n, 1) of the inputs themselves.
+    def blend(self, inputs: Tensor, partners: Tensor, share: float) -> Tensor:
+        """Return inputs blended with their partners.
 
         Parameters
         ----------
@@ -153,8 +153,8 @@ class Learner(ABC):
             Inputs of a batch.
         partners : Tensor of the shape of `inputs`
             What each is blended with.
-        weights : Tensor of shape (n, 1)
-            The share of each input itself, in 0..1; its partner has the rest.
+        share : float in 0..1
+            What each input itself has of the blend; its partner has the rest.
 
         Returns
         -------
@@ -207,8 +207,10 @@ class ClipLearner(Learner):
     def made_with(self) -> dict[str, Any]:
         """Where the checkpoint is, what it computes, and its scale."""
         checkpoint = self.checkpoint
+        texts = (*map(clean_name, self.class_names), self.config.template, self.config.context_words or "")
         return {
             "model": checkpoint.location,
+            "text_mended": any(is_mended(checkpoint, text) for text in texts) or None,
             "model_fingerprint": checkpoint.fingerprint,
             "tokenizer_fingerprint": checkpoint.tokenizer_fingerprint,
             "logit_scale": checkpoint.logit_scale,
@@ -260,7 +262,7 @@ class ClipLearner(Learner):
                 f"features of width {self.tower.feature_dim}; use the checkpoint they were made with"
             )
 
-    def blend(self, inputs: Tensor, partners: Tensor, weights: Tensor) -> Tensor:
+    def blend(self, inputs: Tensor, partners: Tensor, share: float) -> Tensor:
         """Return the blends, brought back to length 1.
 
         Parameters
@@ -269,14 +271,14 @@ class ClipLearner(Learner):
             Image features of a batch.
         partners : Tensor of shape (n, D)
             What each is blended with.
-        weights : Tensor of shape (n, 1)
-            The share of each input itself, in 0..1; its partner has the rest.
+        share : float in 0..1
+            What each input itself has of the blend; its partner has the rest.
 
         Returns
         -------
         Tensor of shape (n, D)
         """
-        return torch.nn.functional.normalize(weights * inputs + (1 - weights) * partners, dim=1)
+        return torch.nn.functional.normalize(share * inputs + (1 - share) * partners, dim=1)
 
     def learning_rate(self, epoch: int) -> float:
         """Return a constant rate for the first epoch, then half a cosine from `lr` towards zero."""

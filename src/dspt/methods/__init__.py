@@ -18,13 +18,13 @@ from dspt.internal.names import did_you_mean
 from dspt.losses import LOSSES, Loss
 from dspt.methods.dspt_auto import DSPTAuto
 from dspt.methods.joapr import JoAPR
-from dspt.methods.method import Epoch, LossMethod, Method, Mix, Phase
+from dspt.methods.method import Batch, Epoch, LossMethod, Method, Phase, batches
 from dspt.methods.nlprompt import NLPrompt
 from dspt.methods.select import Select
 from dspt.methods.upl import UPL, RobustUPL
 from dspt.methods.zeroshot import ZeroShot
 
-__all__ = ["METHODS", "Epoch", "LossMethod", "Method", "Mix", "Phase", "describe", "make"]
+__all__ = ["METHODS", "Batch", "Epoch", "LossMethod", "Method", "Phase", "batches", "describe", "make"]
 
 GROUP = "dspt.methods"
 

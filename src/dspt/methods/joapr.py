@@ -1,8 +1,13 @@
-"""JoAPR: a mixture of two Gaussians parts the samples by their loss; labels are refined, mixed and learnt."""
+"""JoAPR: a mixture of two Gaussians parts the samples by their loss; labels are refined, mixed and learnt.
+
+The rules are those of the published code where it says more than the paper, or something else.
+"""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import numpy as np
 import torch
@@ -10,10 +15,10 @@ from torch import Tensor
 
 from dspt import losses
 from dspt.internal.errors import InputError
-from dspt.methods.method import Epoch, Method, Mix, Phase
+from dspt.methods.method import Batch, Epoch, Method, Phase, batches
 
-# Epochs over which a sample's loss is averaged; and the Beta distribution of mixup.
-AVERAGED, BETA = 5, 0.001
+# Epochs over which a sample's loss is averaged; the first threshold; and the Beta distribution of mixup.
+AVERAGED, THRESHOLD, BETA = 5, 0.5, 0.001
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class JoAPR(Method):
     weighs_samples = False  # a blend of two samples has no weight of its own
 
     warmup: float = 1
-    a1: float = 0.1
+    a1: float = 0.5
     a2: float = 0.5
 
     def __post_init__(self) -> None:
@@ -46,28 +51,33 @@ class JoAPR(Method):
         everything = np.arange(len(epoch.labels))
         if epoch.number < self.warmup:
             return [Phase(everything, epoch.labels, partial(_penalised, weight=self.a1))]
-        p = epoch.logits().softmax(1)
-        averaged = _averaged(_scaled_loss(p, epoch.labels), epoch.memory)
-        threshold = float(epoch.memory.get("noise_rate", torch.tensor(0.5)))
-        clean, weight = partition(averaged, threshold, _seed(epoch))
-        epoch.memory["noise_rate"] = 1 - clean.float().mean().cpu()
-        targets = refined(p, epoch.labels, clean, weight)
-        mix, targets = _mixed(targets, epoch)
-        return [Phase(everything, targets, partial(_balanced, weight=self.a2), mix)]
+        logits = epoch.logits()
+        averaged = _averaged(_scaled_loss(logits, epoch.labels), epoch.memory)
+        threshold = float(epoch.memory.get("noise_rate", torch.tensor(THRESHOLD)))
+        clean, trust, threshold = partition(averaged, threshold, _seed(epoch))
+        epoch.memory["noise_rate"] = torch.tensor(threshold, dtype=torch.float64)
+        if epoch.number > self.warmup:
+            trust = trust * logits.softmax(1).gather(1, epoch.labels[:, None])[:, 0]
+        trust = torch.where(clean, trust, torch.zeros_like(trust))
+
+        def targets(places: Tensor, logits: Tensor) -> Tensor:
+            return refined(logits.softmax(1), epoch.labels[places], trust[places])
+
+        return [Phase(everything, targets, partial(_balanced, weight=self.a2), _paired(clean.cpu().numpy(), epoch))]
 
 
-def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return which samples are clean, and how likely each is, by a mixture of two Gaussians over their losses.
+def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor, float]:
+    """Return which samples are clean, how likely each is, and the new threshold, by two Gaussians over their losses.
 
-    Clean is a sample below the point between the two means at which both Gaussians are as likely, or one more
-    likely clean than `threshold`.
+    The new threshold is the share of samples that are no more likely clean than the old one. Clean is a sample that
+    is more likely clean than that, or whose loss is below the crossing of the Gaussians.
 
     Parameters
     ----------
     loss : Tensor of shape (N,)
         The loss of each sample.
     threshold : float in 0..1
-        A sample that is more likely clean than this is clean.
+        The old threshold.
     seed : int
         Seed of the fit of the mixture.
 
@@ -76,71 +86,64 @@ def partition(loss: Tensor, threshold: float, seed: int) -> tuple[Tensor, Tensor
     clean : Tensor of shape (N,), bool
     probability : Tensor of shape (N,)
         That a sample belongs to the Gaussian of the lower mean; all 1 for fewer than two samples.
+    threshold : float
+        The estimated noise rate.
     """
     from sklearn.mixture import GaussianMixture
 
     if len(loss) < 2:  # nothing to part
-        return torch.ones_like(loss, dtype=torch.bool), torch.ones_like(loss)
+        return torch.ones_like(loss, dtype=torch.bool), torch.ones_like(loss), 0.0
     values = loss.double().cpu().numpy()[:, None]
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
     likely = mixture.fit(values).predict_proba(values)
-    low = int(mixture.means_[:, 0].argmin())
-    probability = torch.from_numpy(likely[:, low]).to(loss)
-    return (loss < _crossing(mixture, low)) | (probability > threshold), probability
+    order = mixture.means_[:, 0].argsort()
+    probability = torch.from_numpy(likely[:, order[0]]).to(loss)
+    threshold = float((probability <= threshold).double().mean())
+    below = loss < _crossing(mixture.means_[order, 0], mixture.covariances_[order, 0, 0])
+    return below | (probability > threshold), probability, threshold
 
 
-def refined(p: Tensor, labels: Tensor, clean: Tensor, weight: Tensor) -> Tensor:
-    """Return target distributions: w y + (1 - w) p for clean samples, p for the others; sharpened.
+def refined(p: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """Return target distributions w y + (1 - w) p, sharpened.
 
     Parameters
     ----------
-    p : Tensor of shape (N, C)
+    p : Tensor of shape (n, C)
         The predicted distributions.
-    labels : Tensor of shape (N,), int64
+    labels : Tensor of shape (n,), int64
         The given labels.
-    clean : Tensor of shape (N,), bool
-        Which samples are clean.
-    weight : Tensor of shape (N,)
-        The weight w of each label, in 0..1.
+    weight : Tensor of shape (n,)
+        The weight w of each label, in 0..1; 0 for a sample that is not clean.
 
     Returns
     -------
-    Tensor of shape (N, C)
+    Tensor of shape (n, C)
         Every row sums to 1.
     """
     one_hot = torch.nn.functional.one_hot(labels, p.shape[1]).to(p)
-    share = torch.where(clean, weight, torch.zeros_like(weight))[:, None]
-    return _sharpened(share * one_hot + (1 - share) * p)
+    share = weight.to(p)[:, None]
+    squares = (share * one_hot + (1 - share) * p).square()
+    return squares / squares.sum(1, keepdim=True)
 
 
-def _sharpened(p: Tensor) -> Tensor:
-    return p.square() / p.square().sum(1, keepdim=True)
+def _crossing(means: np.ndarray, variances: np.ndarray) -> float:
+    """Return the loss below which a sample is clean, by the Gaussians of lower and of higher mean; nan if none.
+
+    As in the published code it is where half the density of the first equals that of the second, without the weights
+    of the mixture, and with the variances in the place of standard deviations.
+    """
+    (low, high), (s, t) = means, variances
+    a = t**2 - s**2
+    b = 2 * (high * s**2 - low * t**2)
+    c = (low * t) ** 2 - (high * s) ** 2 + 2 * (s * t) ** 2 * math.log(2 * s / t + 1e-8)
+    square = b**2 - 4 * a * c
+    return float((-b + math.sqrt(square)) / (2 * a + 1e-10)) if square >= 0 else math.nan
 
 
-def _crossing(mixture: object, low: int) -> float:
-    """Return the point between the means where the two weighted densities are equal."""
-    order = [low, 1 - low]
-    means = mixture.means_[order, 0]  # type: ignore[attr-defined]
-    variances = mixture.covariances_[order, 0, 0]  # type: ignore[attr-defined]
-    weights = mixture.weights_[order]  # type: ignore[attr-defined]
-    # log(w1 N1) - log(w2 N2) is a quadratic in the loss; its root between the means is the point.
-    a = 0.5 / variances[1] - 0.5 / variances[0]
-    b = means[0] / variances[0] - means[1] / variances[1]
-    c = (
-        0.5 * means[1] ** 2 / variances[1]
-        - 0.5 * means[0] ** 2 / variances[0]
-        + math.log(weights[0] / weights[1])
-        + 0.5 * math.log(variances[1] / variances[0])
-    )
-    roots = np.roots([a, b, c]) if abs(a) > 1e-12 else np.roots([b, c])
-    between = [root.real for root in roots if abs(root.imag) < 1e-9 and means[0] < root.real < means[1]]
-    return float(between[0]) if between else float(means.mean())
-
-
-def _scaled_loss(p: Tensor, labels: Tensor) -> Tensor:
+def _scaled_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return cross-entropy plus entropy of each sample, brought to 0..1."""
-    log = p.clamp_min(1e-12).log()
-    loss = -log.gather(1, labels[:, None])[:, 0] - (p * log).sum(1)
+    log_p = logits.log_softmax(1)
+    loss = -log_p.gather(1, labels[:, None])[:, 0] - (log_p.exp() * log_p).sum(1)
     return (loss - loss.min()) / (loss.max() - loss.min()).clamp_min(1e-12)
 
 
@@ -151,20 +154,31 @@ def _averaged(loss: Tensor, memory: dict[str, Tensor]) -> Tensor:
     return memory["losses"].mean(0)
 
 
-def _mixed(targets: Tensor, epoch: Epoch) -> tuple[Mix, Tensor]:
-    n = len(targets)
-    partners = epoch.stream("partners").permutation(n)
-    weights = torch.from_numpy(_beta(epoch, n)).to(targets)
-    weights = torch.maximum(weights, 1 - weights)
-    other = targets[torch.from_numpy(partners).to(targets.device)]
-    return Mix(partners, weights), weights[:, None] * targets + (1 - weights[:, None]) * other
+def _paired(clean: np.ndarray, epoch: Epoch) -> list[Batch]:
+    """Return steps of a batch of clean and a batch of other samples, mixed with each other.
 
-
-def _beta(epoch: Epoch, n: int) -> np.ndarray:
+    There are as many as the larger part has batches; the smaller part is gone through again and again. Partners and
+    the coefficient of mixup are drawn once a step.
+    """
     from scipy.special import betaincinv
 
-    drawn: np.ndarray = betaincinv(BETA, BETA, epoch.stream("mixup").uniform(n))
-    return drawn
+    parts = {name: np.flatnonzero(part) for name, part in (("clean", clean), ("other", ~clean)) if part.any()}
+    drawn = [_endless(part, epoch, name) for name, part in parts.items()]
+    steps = max(max(1, len(part) // epoch.batch_size) for part in parts.values())
+    coefficients = betaincinv(BETA, BETA, epoch.stream("mixup").uniform(steps))
+    planned = []
+    for step, coefficient in enumerate(coefficients):
+        places = np.concatenate([next(each) for each in drawn])
+        partners = epoch.stream("partners", step).permutation(len(places))
+        planned.append(Batch(places, partners, float(max(coefficient, 1 - coefficient))))
+    return planned
+
+
+def _endless(part: np.ndarray, epoch: Epoch, name: str) -> Iterator[np.ndarray]:
+    """Yield shuffled batches of a part, one pass after the other."""
+    for turn in count():
+        for places in batches(len(part), epoch.batch_size, epoch.stream(name, turn)):
+            yield part[places]
 
 
 def _seed(epoch: Epoch) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,21 +20,23 @@ PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Mix:
-    """Mixup: each sample is blended with a partner, on the unit sphere of features."""
+class Batch:
+    """The samples of one step; with a share below 1, each is blended with another of them: mixup."""
 
-    partners: np.ndarray  # (n,) rows of the training set
-    weights: Tensor  # (n,) of the sample itself; its partner has the rest
+    places: np.ndarray  # (b,) in the samples of the phase
+    partners: np.ndarray | None = None  # (b,) places in the batch
+    share: float = 1.0  # of a sample itself; its partner has the rest
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an epoch: these samples, in shuffled batches, with these targets and this loss."""
+    """A part of an epoch: these samples, with these targets and this loss."""
 
     samples: np.ndarray  # (n,) rows of the training set
-    targets: Tensor  # (n,) classes, or (n, C) distributions
+    # (n,) classes, (n, C) distributions, or what makes those of a batch from its places and the logits at that step
+    targets: Tensor | Callable[[Tensor, Tensor], Tensor]
     loss: PerSampleLoss  # (logits, targets) -> (n,)
-    mix: Mix | None = None
+    batches: Sequence[Batch] | None = None  # None: shuffled ones, none of the samples twice
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Epoch:
     """What a method may look at when it plans an epoch."""
 
     number: int
+    batch_size: int
     labels: Tensor  # (N,) given labels
     logits: Callable[[], Tensor]  # (N, C) of the training set with the parameters as they are now
     zero_shot_logits: Callable[[], Tensor]  # (N, C) of the training set with the fixed prompt
@@ -134,6 +137,28 @@ class LossMethod(Method):
         """Return one phase with all samples."""
         loss = partial(self.loss, reduction="none", validate=False, **self.hyper)
         return [Phase(np.arange(len(epoch.labels)), epoch.labels, loss)]
+
+
+def batches(n: int, size: int, stream: Stream) -> Iterator[np.ndarray]:
+    """Yield shuffled batches of 0..n-1, leaving out the last short one; fewer than one batch is one batch.
+
+    Parameters
+    ----------
+    n : int
+        How many samples.
+    size : int
+        Samples a batch.
+    stream : Stream
+        Gives the order.
+
+    Yields
+    ------
+    int64 array of shape (min(size, n),)
+    """
+    order = stream.permutation(n)
+    size = min(size, n)
+    for start in range(0, n - size + 1, size) if n else ():
+        yield order[start : start + size]
 
 
 def loss_of(name: str, **hyper: Any) -> PerSampleLoss:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,11 @@ SMALLEST = 200
 
 @dataclass(frozen=True)
 class NLPrompt(Method):
-    """Cross-entropy on samples whose transport plan prefers the given label, then MAE on the rest, each epoch."""
+    """Cross-entropy on samples whose transport plan prefers the given label, then MAE on the rest, each epoch.
+
+    With `published` it does two more things as its published code does them: the last short batch of a shuffled pass
+    is not looked at and gets MAE, and where nothing is clean all samples get cross-entropy.
+    """
 
     name = "nlprompt"
     formula = "CE where argmax OT plan = y, then MAE elsewhere"
@@ -24,6 +29,7 @@ class NLPrompt(Method):
     needs_clip = "it trusts what CLIP knows before training"
 
     reg: float = 0.01
+    published: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.reg < float("inf"):
@@ -31,13 +37,25 @@ class NLPrompt(Method):
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return a phase of clean and a phase of other samples, each with its given labels."""
-        cost = -epoch.logits().softmax(1).log_softmax(1)
-        clean = transport(cost, self.reg).argmax(1) == epoch.labels
+        labels = epoch.labels
+        seen = torch.from_numpy(self._seen(epoch)).to(labels.device)
+        cost = -epoch.logits()[seen].softmax(1).log_softmax(1)
+        clean = torch.zeros_like(labels, dtype=torch.bool)
+        clean[seen] = transport(cost, self.reg).argmax(1) == labels[seen]
+        if self.published and not clean.any():
+            return [Phase(np.arange(len(labels)), labels, loss_of("ce"))]
         phases = []
         for chosen, loss in ((clean, "ce"), (~clean, "mae")):
             samples = chosen.nonzero()[:, 0]
-            phases.append(Phase(samples.cpu().numpy(), epoch.labels[samples], loss_of(loss)))
+            phases.append(Phase(samples.cpu().numpy(), labels[samples], loss_of(loss)))
         return phases
+
+    def _seen(self, epoch: Epoch) -> np.ndarray:
+        """Return the samples that are looked at, in order."""
+        n = len(epoch.labels)
+        left_out = n % epoch.batch_size if self.published and n > epoch.batch_size else 0
+        order = epoch.stream("seen").permutation(n) if left_out else np.arange(n)
+        return np.sort(order[left_out:])
 
 
 def transport(cost: Tensor, reg: float) -> Tensor:

@@ -16,7 +16,7 @@ either has changed. torch is imported only where tensors are: tables and reports
 
 from __future__ import annotations
 
-from dspt.runs.description import FORMAT, Description, default_folder, safe_name, settings_that_count
+from dspt.runs.description import FORMAT, RULES, Description, default_folder, safe_name, settings_that_count
 from dspt.runs.finished import Finished, NotUsed, find
 from dspt.runs.folder import LABELS, METRICS, SKIPPED, Run, environment
 from dspt.runs.learning import Learnt, epoch_text, learn
@@ -26,6 +26,7 @@ __all__ = [
     "FORMAT",
     "LABELS",
     "METRICS",
+    "RULES",
     "SKIPPED",
     "Description",
     "Finished",

@@ -27,6 +27,9 @@ _FORMERLY = {"limit": "shots"}
 # What earlier versions did not write; a run without it may be gone on with.
 _LATER = {"tokenizer_fingerprint"}
 
+# Methods whose rule is not that of earlier versions, by its number: a run of the old rule is another run.
+RULES = {"joapr": 2, "logitclip": 2}
+
 # The parts of a description that are texts.
 _TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint")
 
@@ -42,8 +45,10 @@ class Description:
     data_fingerprint: str | None = None
     test: str | None = None  # a test set that was given apart
     noise: str | None = None
+    method_rule: int | None = None  # see RULES
     model_fingerprint: str | None = None
     tokenizer_fingerprint: str | None = None
+    text_mended: bool | None = None  # True where a prompt has other tokens than in versions without CLIP's cleaning
     logit_scale: float | None = None
     labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them
 
@@ -63,6 +68,8 @@ class Description:
             and is_list(names, str)
             and all(isinstance(values.get(name), str | None) for name in _TEXTS)
             and isinstance(values.get("data_options"), dict | None)
+            and isinstance(values.get("method_rule"), int | None)
+            and isinstance(values.get("text_mended"), bool | None)
             and (labels is None or (is_list(labels, str | int | float) and len(labels) == len(names)))
         )
         if not sound:

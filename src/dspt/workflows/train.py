@@ -13,7 +13,7 @@ from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import Task, pose
-from dspt.runs import Description, Learnt, Result, Run, default_folder, learn
+from dspt.runs import RULES, Description, Learnt, Result, Run, default_folder, learn
 from dspt.train import estimated_noise, final_accuracies
 
 
@@ -116,6 +116,7 @@ def _description(task: Task, dataset: Dataset, spec: noise.NoiseSpec) -> Descrip
         test=dataset.test_source,
         data_fingerprint=task.problem.fingerprint(),
         noise=str(spec),
+        method_rule=RULES.get(task.method.name),
         **made_with,
     )
 
