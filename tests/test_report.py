@@ -80,9 +80,9 @@ def test_shows_the_best_in_bold_the_second_underlined_and_the_paper_in_small(tmp
     add_run(tmp_path / "runs" / "a", 80.0)
     add_run(tmp_path / "runs" / "b", 70.0, method="mae")
     page = report()
-    assert page.text("b") == "80.0"
-    assert page.text("u") == "70.0"
-    assert "95.07, −15.1" in page.text("small")  # 80 - 95.07
+    assert page.text("b") == "80.00"
+    assert page.text("u") == "70.00"
+    assert "95.07, −15.07" in page.text("small")  # 80 - 95.07
 
 
 def test_without_a_figure_has_no_picture_and_no_heading_of_one(tmp_path, report):
@@ -142,7 +142,7 @@ def test_runs_of_other_settings_have_a_table_of_their_own_that_says_so(tmp_path,
     add_run(tmp_path / "runs" / "b", 90.0, epochs=7, lr=0.1)
     page = report()
     assert page.text("h3").splitlines() == ["epochs 5, lr 0.002", "epochs 7, lr 0.1"]
-    assert page.text("b").splitlines() == ["80.0", "90.0"]
+    assert page.text("b").splitlines() == ["80.00", "90.00"]
 
 
 def test_runs_of_the_same_settings_have_one_table_without_such_a_heading(tmp_path, report):
@@ -150,7 +150,7 @@ def test_runs_of_the_same_settings_have_one_table_without_such_a_heading(tmp_pat
     add_run(tmp_path / "runs" / "b", 90.0, workers=2, seed=2)
     page = report()
     assert page.all("h3") == []
-    assert page.text("b") == "85.0"
+    assert page.text("b") == "85.00"
 
 
 def test_runs_of_clip_are_not_shown_as_trained_from_scratch(tmp_path, report):

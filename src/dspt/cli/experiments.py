@@ -163,6 +163,13 @@ def table(
     name: Name,
     runs: Runs = Path("runs"),
     style: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
+    show: Annotated[
+        str,
+        typer.Option(
+            help="What a cell shows: mean, as the paper prints it; std, with ± over seeds; paper, with the paper's "
+            "figure and the difference below."
+        ),
+    ] = "mean",
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,
@@ -170,11 +177,12 @@ def table(
     overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
-    """Show a table of the paper, made from run folders. Mean ± std over seeds, and the paper's own figures.
+    """Show a table of the paper, made from run folders. As the paper prints it, or beside the paper's own figures.
 
     \b
     Examples:
       dspt table main
+      dspt table main --show paper
       dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import grid, tables
@@ -188,8 +196,7 @@ def table(
         print_json(about | {"cells": grid.rows(results), "not_used": not_used})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
-    text = tables.render(results, style, colour=colour, width=wide)
+    text = tables.render(results, style, show=show, colour=colour, width=120 if out else _width())
     if out is not None:
         write_text(out, text)
         print(out)
@@ -289,6 +296,11 @@ def _with_settings(experiment: Experiment, model: str | None, epochs: int | None
     if settings["model"] is None:
         settings["model"] = catalogue.usual_model(experiment)
     return catalogue.with_config(experiment, **settings)
+
+
+def _width() -> int:
+    """Return the columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
 
 
 def _value(text: str) -> int | float | bool | str:

@@ -25,6 +25,9 @@ Tell = Callable[[NotUsed], None]
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
 
+# The paper prints so many of a percentage; what it marks goes by them, too.
+DECIMALS = 2
+
 
 @dataclass(frozen=True)
 class TableRun:
@@ -68,8 +71,8 @@ class Cell:
 
     @property
     def figure(self) -> str:
-        """Return the mean as it is shown: "81.0"; "" if there is none."""
-        return "" if self.mean is None else figure(self.mean, 1)
+        """Return the mean as it is shown: "81.00"; "" if there is none."""
+        return "" if self.mean is None else figure(self.mean, DECIMALS)
 
     @property
     def std(self) -> float | None:

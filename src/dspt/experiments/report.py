@@ -196,7 +196,7 @@ def _setting(name: str, settings: Mapping[str, Any]) -> str:
 
 def _table(results: Results, heading: str) -> dict[str, Any]:
     """Return the table of the results, without the rows and columns that have no runs."""
-    full = arrange(results)
+    full = arrange(results, "paper")
     grid = _pruned(full)
     caption = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}: {title(results)}"
     return {
@@ -209,12 +209,11 @@ def _table(results: Results, heading: str) -> dict[str, Any]:
 
 def _pruned(table: Grid) -> Grid:
     """Return the table without rows and columns that hold no run. Zero-shot is in every column and says nothing."""
-    kept = [
-        i for i in range(len(table.columns)) if any(r.shown[i].cell.values for r in table.rows if r.label != ZERO_SHOT)
-    ]
+    learnt = [row for row in table.rows if row.label != ZERO_SHOT]
+    kept = [i for i in range(len(table.columns)) if any(row.shown[i].cell.values for row in learnt)]
     blocks = []
     for block in table.blocks:
-        rows = [Row(row.label, tuple(row.shown[i] for i in kept)) for row in block.rows]
+        rows = [r if r.once else Row(r.label, tuple(r.shown[i] for i in kept)) for r in block.rows]
         rows = [row for row in rows if any(shown.cell.values for shown in row.shown)]
         if any(row.label != ZERO_SHOT for row in rows):
             blocks.append(replace(block, rows=tuple(rows)))
