@@ -27,6 +27,7 @@ class _Tabular:
     form: str
     head: list[str]
     bands: list[list[str]]  # a band is not broken over pages
+    gap: str = "4pt"  # at each side of a column
 
 
 def latex(results: Results, show: str = "mean") -> str:
@@ -49,7 +50,7 @@ def latex(results: Results, show: str = "mean") -> str:
         text = f"{title(results)} (continued)." if number else caption
         # A label of its own for each, and not the paper's, or LaTeX would warn.
         label = f"tab:{experiment.name}-ours" + (f"-{number + 1}" if number else "")
-        floats.append(_float(_Tabular(table.form, table.head, bands), text, label, size))
+        floats.append(_float(replace(table, bands=bands), text, label, size))
     return "% needs \\usepackage{booktabs,multirow}\n" + "\n".join(floats)
 
 
@@ -72,7 +73,7 @@ def _float(table: _Tabular, caption: str, label: str, size: str) -> str:
         r"\centering",
         # no gaps in the vertical rules
         r"\aboverulesep=0pt\belowrulesep=0pt",
-        r"\setlength{\tabcolsep}{2pt}",
+        rf"\setlength{{\tabcolsep}}{{{table.gap}}}",
         r"\renewcommand{\arraystretch}{1.05}",
         rf"\caption{{{_in_latex(caption)}}}",
         rf"\label{{{label}}}",
@@ -102,7 +103,7 @@ def _noises_beside(grid: Grid, beside: int) -> _Tabular:
     empty = Block("", tuple(replace(row, shown=(_NONE,) * len(row.shown)) for row in grid.blocks[0].rows))
     blocks = [*grid.blocks, *[empty] * (-len(grid.blocks) % beside)]
     bands = [_band(blocks[i : i + beside], len(grid.columns)) for i in range(0, len(blocks), beside)]
-    return _Tabular(form, [_ampersands(above), _ampersands(below)], bands)
+    return _Tabular(form, [_ampersands(above), _ampersands(below)], bands, "2pt" if beside > 1 else "4pt")
 
 
 def _methods_beside(grid: Grid) -> _Tabular:
