@@ -206,6 +206,69 @@ def table(
 
 
 @app.command()
+def compare(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A B]...",
+            help="Methods, or folders of runs; two or more. None: all methods that have the most runs.",
+        ),
+    ] = None,
+    runs: Runs = Path("runs"),
+    experiment: Annotated[str | None, typer.Option(help="Take the runs of this table or figure alone.")] = None,
+    only: Only = None,
+    where: Where = None,
+    over: Annotated[
+        str | None,
+        typer.Option(
+            help="What counts as one: datasets; settings (a dataset with a noise); or runs. "
+            "Default: datasets, if there are several."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw a critical-difference diagram: a .png, .pdf or .svg file.")
+    ] = None,
+    overwrite: Replace = False,
+    json_output: Json = False,
+) -> None:
+    """Say whether a method is ahead of another by more than chance. Paired over data, noise and seed.
+
+    Wilcoxon's signed-rank test of two; mean ranks with Friedman's and Nemenyi's tests of more.
+
+    \b
+    Examples:
+      dspt compare dspt mae
+      dspt compare dspt nlprompt coop gce --experiment main --picture ranks.pdf
+      dspt compare runs/prompt runs/prototypes --over settings
+    """
+    from dspt import plots
+    from dspt.experiments import compare as comparing
+
+    if over is not None and over not in comparing.OVER:
+        raise InputError(f"over {over!r}: not known; expected {', '.join(comparing.OVER)}")
+    if picture is not None:
+        plots.check_path(picture, overwrite)
+    not_used: list[NotUsed] = []
+    try:
+        found = comparing.compare(sides or [], runs, experiment, only, where, not_used.append)
+    finally:
+        unused = _say_not_used(not_used)
+    over = over or comparing.usual(found)
+    if picture is not None:
+        made = found.ranks(over)
+        names = found.names
+        groups = [[names[i] for i in group] for group in made.groups]
+        counted = f"{len(found.over(over)[0])} {over}"
+        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, counted)
+    if json_output:
+        print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
+        return
+    print(*comparing.in_words(found, over, _width()), sep="\n")
+    if picture is not None:
+        print(picture)
+
+
+@app.command()
 def figure(
     name: Name,
     runs: Runs = Path("runs"),
