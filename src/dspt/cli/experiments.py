@@ -115,16 +115,17 @@ def reproduce(
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.engine import local
+    from dspt.engine import local, tally
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
 
     experiment = _experiment(name, data, seeds, only)
     todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
     if dry_run:
-        _forecast(todo, root, quiet, json_output)
+        _forecast(experiment, todo, root, quiet, json_output)
         return
-    outcomes = list(local.do(todo, root, reporter(quiet)))
+    say = reporter(quiet)
+    outcomes = list(tally.told(local.do(todo, root, say), todo, say))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)
     if json_output:
@@ -376,19 +377,18 @@ def _value(text: str) -> int | float | bool | str:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool) -> None:
-    from dataclasses import asdict
+def _forecast(experiment: Experiment, jobs: list[Job], root: Path | None, quiet: bool, json_output: bool) -> None:
+    from dspt.engine.forecast import forecast
+    from dspt.experiments import plan
 
-    from dspt.engine.forecast import forecast, lines
-
+    wording = partial(in_flags, known=options())
     found = forecast(jobs, root, reporter(quiet))
     if json_output:
-        rows = [asdict(one) | {"fault": str(one.fault or "")} for one in found]
-        print_json({"datasets": rows})
+        faults = {one.job.source: wording(one.fault) for one in found if one.fault}
+        runs = [{"run": one.job.title, "folder": str(one.job.folder), "done": one.done} for one in found]
+        print_json({"cells": plan.cells(experiment, found), "faults": faults, "runs": runs})
         return
-    for job in jobs:
-        print(f"{'done ' if job.done else 'to do'}  {job.title}")
-    print(*lines(found, partial(in_flags, known=options())), sep="\n")
+    print(*plan.in_words(experiment, found, _width(), wording), sep="\n")
 
 
 def _results(
