@@ -316,19 +316,23 @@ def report(
       dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
+    from dspt.experiments.catalogue import EXPERIMENTS
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
     shown = page.make(runs, out)
-    left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
+    wording = partial(in_flags, known={"--runs"})
     not_used = _say_not_used(shown.not_used)
     if json_output:
-        made = {"file": str(out), "runs": shown.runs, "figures": shown.figures}
-        print_json(made | {"left_out": left_out, "not_used": not_used})
+        kinds = {
+            f"{kind}s": [name for name, why in shown.contents.items() if not why and EXPERIMENTS[name].kind == kind]
+            for kind in ("table", "figure")
+        }
+        left_out = {name: wording(why) for name, why in shown.contents.items() if why}
+        print_json({"file": str(out), "runs": shown.runs, **kinds, "left_out": left_out, "not_used": not_used})
         return
     print(out)
-    for name, reason in left_out.items():
-        print(f"left out: {name} ({reason})", file=sys.stderr)
+    print(*page.in_words(shown.contents, wording), sep="\n", file=sys.stderr)
 
 
 def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Experiment:
