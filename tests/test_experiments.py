@@ -15,7 +15,7 @@ from checkpoints import tiny_clip
 from problems import QUIET, feature_file, finished_run
 from typer.testing import CliRunner
 
-from dspt.cli import app, main
+from dspt.cli import app, common, main
 from dspt.engine import forecast, local, tally
 from dspt.engine.job import failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
@@ -755,3 +755,12 @@ class TestCommands:
         rows = json.loads(dspt("experiments", "--json").stdout)["experiments"]
         assert [row["name"] for row in rows] == list(EXPERIMENTS)
         assert {row["name"]: row["runs"] for row in rows}["main"] == 1296
+
+    @pytest.mark.parametrize("columns", [80, 120])
+    @pytest.mark.parametrize("command", ["experiments", "methods"])
+    def test_lists_fit_a_terminal_and_break_no_word(self, command, columns, monkeypatch):
+        words = set(dspt(command).stdout.split())
+        monkeypatch.setattr(common, "terminal_width", lambda otherwise: columns)
+        lines = dspt(command).stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert set(" ".join(lines).split()) == words

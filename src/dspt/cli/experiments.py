@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -22,8 +21,10 @@ from dspt.cli.common import (
     in_flags,
     options,
     print,
+    print_entry,
     print_json,
     reporter,
+    terminal_width,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
 
@@ -72,7 +73,7 @@ def list_experiments(json_output: Json = False) -> None:
         print_json({"experiments": rows})
         return
     for row in rows:
-        print(f"{row['name']:<22}{row['kind']:<7}{row['runs']:>5} runs  {row['title']}")
+        print_entry(f"{row['name']:<22}{row['kind']:<7}{row['runs']:>5} runs  {row['title']}", indent=41)
 
 
 @app.command()
@@ -197,7 +198,7 @@ def table(
         print_json(about | {"cells": grid.rows(results), "not_used": not_used})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    text = tables.render(results, style, show=show, colour=colour, width=120 if out else _width())
+    text = tables.render(results, style, show=show, colour=colour, width=120 if out else terminal_width(otherwise=120))
     if out is not None:
         write_text(out, text)
         print(out)
@@ -264,7 +265,7 @@ def compare(
     if json_output:
         print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
         return
-    print(*comparing.in_words(found, over, _width()), sep="\n")
+    print(*comparing.in_words(found, over, terminal_width(otherwise=120)), sep="\n")
     if picture is not None:
         print(picture)
 
@@ -366,11 +367,6 @@ def _with_settings(experiment: Experiment, model: str | None, epochs: int | None
     return catalogue.with_config(experiment, **settings)
 
 
-def _width() -> int:
-    """Return the columns of the terminal; 120 where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-
-
 def _value(text: str) -> int | float | bool | str:
     """Return a setting as it was meant: a whole number, a number, a truth value or a text."""
     for kind in (int, float):
@@ -392,7 +388,7 @@ def _forecast(experiment: Experiment, jobs: list[Job], root: Path | None, quiet:
         runs = [{"run": one.job.title, "folder": str(one.job.folder), "done": one.done} for one in found]
         print_json({"cells": plan.cells(experiment, found), "faults": faults, "runs": runs})
         return
-    print(*plan.in_words(experiment, found, _width(), wording), sep="\n")
+    print(*plan.in_words(experiment, found, terminal_width(otherwise=120), wording), sep="\n")
 
 
 def _results(

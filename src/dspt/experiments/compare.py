@@ -20,7 +20,7 @@ from dspt.experiments.catalogue import EXPERIMENTS, Condition, Experiment, Varia
 from dspt.experiments.collect import DECIMALS, TableRun, Tell
 from dspt.experiments.significance import LEVEL, Ranks, holm, least, ranks, wilcoxon
 from dspt.internal.errors import InputError
-from dspt.internal.names import plain
+from dspt.internal.names import plain, wrapped
 from dspt.internal.rounding import figure
 
 OVER = ("datasets", "settings", "runs")
@@ -256,7 +256,7 @@ def in_words(comparison: Comparison, over: str, width: int) -> list[str]:
     count = len({place.dataset for place in places})
     where = places[0].dataset if count == 1 else f"{count} datasets"
     heading = f"{' against '.join(names)}" if len(names) == 2 else f"{len(names)} methods"
-    lines = terminal.wrapped(
+    lines = wrapped(
         f"{heading}, on {where}: {len(places)} {'runs' if len(places) > 1 else 'run'} of each, paired by data, "
         "noise and seed",
         width,
@@ -269,7 +269,7 @@ def in_words(comparison: Comparison, over: str, width: int) -> list[str]:
             "Settings and runs of one dataset share its images: tests over them speak of these datasets, tests over "
             "datasets of others like them."
         )
-    return lines + [""] * bool(notes) + [line for note in notes for line in terminal.wrapped(note, width)]
+    return lines + [""] * bool(notes) + [line for note in notes for line in wrapped(note, width)]
 
 
 def _pair(comparison: Comparison, over: str, width: int) -> list[str]:
@@ -297,13 +297,13 @@ def _pair(comparison: Comparison, over: str, width: int) -> list[str]:
             text += (
                 f", and {differing} {'pairs' if differing > 1 else 'pair'} can give no less than {_p(least(differing))}"
             )
-        lines += terminal.wrapped(text, width, "    ")
+        lines += wrapped(text, width, "    ")
     mean = float((comparison.accuracy[:, 0] - comparison.accuracy[:, 1]).mean())
     ahead, behind = (first, second) if mean >= 0 else (second, first)
     shown = over if comparison.p(over)[1] <= LEVEL else ""
     verdict = f"{ahead} is ahead of {behind} by {figure(abs(mean), DECIMALS)} points on average"
     verdict += f", more than chance over {over} (p at most {LEVEL})." if shown else f"; over {over} that may be chance."
-    return [*lines, *terminal.wrapped(verdict, width)]
+    return [*lines, *wrapped(verdict, width)]
 
 
 def _several(comparison: Comparison, over: str, width: int) -> list[str]:
@@ -325,7 +325,7 @@ def _several(comparison: Comparison, over: str, width: int) -> list[str]:
     ]
     groups = ["; ".join(", ".join(names[i] for i in group) for group in made.groups)] if made.groups else []
     sentences += [f"Not told apart: {groups[0]}." if groups else "All are told apart."]
-    return [*terminal.columns(rows, width), "", *(line for one in sentences for line in terminal.wrapped(one, width))]
+    return [*terminal.columns(rows, width), "", *(line for one in sentences for line in wrapped(one, width))]
 
 
 def _p(value: float, equals: str = "") -> str:

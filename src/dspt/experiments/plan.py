@@ -9,6 +9,7 @@ from dspt.engine.forecast import Forecast
 from dspt.experiments import terminal, words
 from dspt.experiments.catalogue import Experiment
 from dspt.internal.errors import InputError
+from dspt.internal.names import wrapped
 from dspt.internal.progress import clock
 
 
@@ -74,7 +75,7 @@ def in_words(
             "time comes on top, and for methods without a finished run what is done between epochs."
         )
 
-    def wrapped(sentences: Sequence[str]) -> list[str]:
-        return [line for sentence in sentences for line in terminal.wrapped(sentence, width)]
+    def lines(sentences: Sequence[str]) -> list[str]:
+        return [line for sentence in sentences for line in wrapped(sentence, width)]
 
-    return [*wrapped(said), "", *terminal.columns(rows, width), "", *wrapped(below)]
+    return [*lines(said), "", *terminal.columns(rows, width), "", *lines(below)]

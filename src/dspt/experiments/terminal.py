@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -11,7 +10,7 @@ from rich.cells import cell_len
 
 from dspt.experiments.collect import Results
 from dspt.experiments.grid import MARKED, NOTHING, THEIRS, Block, Grid, Row, Shown, arrange, remarks, title
-from dspt.internal.names import printable
+from dspt.internal.names import printable, wrapped
 
 _GAP = "  "  # before a column
 _BETWEEN_GROUPS, _BETWEEN_BLOCKS = " │", " ║"
@@ -42,13 +41,6 @@ def terminal(results: Results, show: str = "mean", colour: bool = False, width: 
     marks = MARKED if colour else "* best of a setting, _ second-best, by the figures shown."
     below = [line for sentence in [marks, *remarks(results, grid)] for line in wrapped(sentence, width)]
     return "\n".join([*lines, "", *below, ""])
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Return a text as lines of at most `width`, broken between words alone; later lines begin with `indent`."""
-    return textwrap.wrap(
-        printable(text), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
