@@ -33,8 +33,9 @@ class TestWilcoxon:
         differences = np.random.RandomState(n).randn(n) + 0.3
         assert wilcoxon(differences) == pytest.approx(stats.wilcoxon(differences, method="exact").pvalue)
 
-    def test_with_ties_counts_every_way_to_set_the_signs(self):
-        differences = np.array([1.0, 1.0, -1.0, 2.0, 2.0, 3.0])
+    @pytest.mark.parametrize("differences", [(1, 1, -1, 2, 2, 3), (1, -1, 2, 2, 3, 3), (-1, 1, 1, 1, 2, -2)])
+    def test_with_ties_counts_every_way_to_set_the_signs(self, differences):
+        differences = np.array(differences, dtype=float)
 
         def statistic(x):
             return stats.rankdata(abs(x))[x > 0].sum()
