@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import pickle
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,8 +15,8 @@ from checkpoints import tiny_clip
 from problems import QUIET, feature_file, finished_run
 from typer.testing import CliRunner
 
-from dspt.cli import app, main
-from dspt.engine import forecast, local
+from dspt.cli import app, common, main
+from dspt.engine import forecast, local, tally
 from dspt.engine.job import failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, Condition
@@ -24,6 +25,11 @@ from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
 from dspt.noise import parse
 from dspt.runs import description
+
+
+def line_of(text, name):
+    """Return the words behind the name at the beginning of a line."""
+    return next(line.removeprefix(name).split() for line in text.splitlines() if line.startswith(f"{name} "))
 
 
 def dspt(*arguments):
@@ -272,7 +278,7 @@ class TestReproduce:
         said = []
         loud = Reporter(silent=True)
         loud.say = said.append
-        reasons = failures(local.do(todo, tmp_path, loud))
+        reasons = failures(tally.told(local.do(todo, tmp_path, loud), todo, loud))
         assert len(reasons) == 2
         assert "DTD sym:0.4 CoOp seed 1 and 47 more:" in reasons[0]
         at_once = [line for line in said if line.startswith("failed: ")]
@@ -281,23 +287,34 @@ class TestReproduce:
     def test_a_forecast_counts_the_steps_that_are_left(self, data, tmp_path, monkeypatch):
         monkeypatch.setattr(forecast, "_step", lambda config, dataset: 0.5)
         todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
-        (found,) = forecast.forecast(todo, None, QUIET)
+
+        def seconds():
+            return [one.seconds for one in forecast.forecast(todo, None, QUIET)]
+
         # 3 runs of 2 epochs of 100 // 32 steps of half a second
-        assert (found.done, found.left, found.seconds) == (0, 3, 9.0)
+        assert seconds() == [3.0, 3.0, 3.0]
         list(local.do(todo[:1], None, QUIET))
-        (found,) = forecast.forecast(todo, None, QUIET)
-        assert (found.done, found.left, found.seconds) == (1, 2, 6.0)
+        assert seconds() == [0.0, 3.0, 3.0]
+        assert [one.done for one in forecast.forecast(todo, None, QUIET)] == [True, False, False]
         todo[1].folder.mkdir(parents=True)
         (todo[1].folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
-        (found,) = forecast.forecast(todo, None, QUIET)
-        assert (found.done, found.left, found.seconds) == (1, 2, 4.5)
+        assert seconds() == [0.0, 1.5, 3.0]
+
+    def test_a_forecast_takes_what_finished_runs_of_the_same_method_took(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(forecast, "_step", lambda config, dataset: 0.5)
+        two = catalogue.with_seeds(catalogue.narrowed(small("early-accuracy", data), "method=dspt,method=mae"), [1, 2])
+        todo = jobs.jobs(two, tmp_path / "runs")
+        first = next(job for job in todo if job.config.method == "dspt")
+        (outcome,) = local.do([first], None, QUIET)
+        found = {one.job.title.split(" ", 2)[2]: one.seconds for one in forecast.forecast(todo, None, QUIET)}
+        took = outcome.result.seconds
+        assert found == {"MAE seed 1": 3.0, "MAE seed 2": 3.0, "DSPT seed 1": 0.0, "DSPT seed 2": took}
 
     def test_a_step_is_measured(self, data, tmp_path, monkeypatch):
         clock = SimpleNamespace(perf_counter=itertools.count(7.0, 0.5).__next__)
         monkeypatch.setattr(forecast, "time", clock)
         todo = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")
-        (found,) = forecast.forecast(todo, None, QUIET)
-        assert found.seconds == 9.0
+        assert [one.seconds for one in forecast.forecast(todo, None, QUIET)] == [3.0, 3.0, 3.0]
         assert not (tmp_path / "runs").exists()
 
     def test_a_finished_run_needs_its_data_no_more(self, data, tmp_path):
@@ -619,10 +636,35 @@ class TestCommands:
         )
         shown = dspt("reproduce", "extreme", *asked, "--dry-run")
         assert shown.exit_code == 0
-        assert "to do" in shown.stdout
         # 6 runs of 50 epochs of 3 steps of half a second
-        assert "0 done, 6 to do  about 7:30" in shown.stdout
+        assert line_of(shown.stdout, str(source)) == ["6", "6", "7:30"]
+        assert "extreme: 6 runs, 0 done; sym 90 %, pair 80 %; seeds 1, 2, 3" in shown.stdout
         assert not (tmp_path / "r").exists()
+        told = json.loads(dspt("reproduce", "extreme", *asked, "--dry-run", "--json").stdout)
+        assert told["cells"] == [{"dataset": str(source), "method": "DSPT", "done": 0, "to_go": 6, "seconds": 450.0}]
+        assert len(told["runs"]) == 6
+
+    def test_a_dry_run_of_main_is_a_table_by_dataset_and_method(self, tmp_path):
+        shown = dspt("reproduce", "main", "--root", tmp_path, "--runs", tmp_path / "r", "--dry-run", "-q")
+        assert shown.exit_code == 0
+        assert "main: 1,296 runs, 0 done" in shown.stdout
+        # 6 noises with 3 seeds in each of 8 columns; no dataset is there, so nobody knows how long it takes
+        assert line_of(shown.stdout, "OxfordPets") == [*["18"] * 8, "144", "-"]
+        assert line_of(shown.stdout, "all") == [*["162"] * 8, "1,296"]
+        assert "OxfordPets cannot be done: " in shown.stdout
+
+    def test_every_finished_run_is_a_line_with_its_accuracy_and_what_is_left(self, data, tmp_path):
+        source, model = data
+        asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", "1,2", "--runs", tmp_path / "r")
+        assert dspt("reproduce", "early-accuracy", *asked, "--only", "seed=1,method=mae").exit_code == 0
+        shown = dspt("reproduce", "early-accuracy", *asked)
+        assert shown.exit_code == 0, shown.output
+        first, *lines = shown.stderr.splitlines()
+        assert first == "1 of 6 runs are done already"
+        assert all(re.search(r"seed \d  +\d+\.\d\d %  +\d+:\d\d  \d done, \d to go", line) for line in lines)
+        assert [re.search(r"\d done, \d to go", line)[0] for line in lines] == [
+            f"{done} done, {6 - done} to go" for done in range(2, 7)
+        ]
 
     def test_a_failure_is_told_and_the_exit_status_is_1(self, tmp_path):
         shown = dspt("reproduce", "extreme", "--root", tmp_path, "--runs", tmp_path / "runs", "-q")
@@ -726,3 +768,12 @@ class TestCommands:
         rows = json.loads(dspt("experiments", "--json").stdout)["experiments"]
         assert [row["name"] for row in rows] == list(EXPERIMENTS)
         assert {row["name"]: row["runs"] for row in rows}["main"] == 1296
+
+    @pytest.mark.parametrize("columns", [80, 120])
+    @pytest.mark.parametrize("command", ["experiments", "methods"])
+    def test_lists_fit_a_terminal_and_break_no_word(self, command, columns, monkeypatch):
+        words = set(dspt(command).stdout.split())
+        monkeypatch.setattr(common, "terminal_width", lambda otherwise: columns)
+        lines = dspt(command).stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert set(" ".join(lines).split()) == words

@@ -80,9 +80,9 @@ def test_shows_the_best_in_bold_the_second_underlined_and_the_paper_in_small(tmp
     add_run(tmp_path / "runs" / "a", 80.0)
     add_run(tmp_path / "runs" / "b", 70.0, method="mae")
     page = report()
-    assert page.text("b") == "80.0"
-    assert page.text("u") == "70.0"
-    assert "95.07, −15.1" in page.text("small")  # 80 - 95.07
+    assert page.text("b") == "80.00"
+    assert page.text("u") == "70.00"
+    assert "95.07, −15.07" in page.text("small")  # 80 - 95.07
 
 
 def test_without_a_figure_has_no_picture_and_no_heading_of_one(tmp_path, report):
@@ -142,7 +142,7 @@ def test_runs_of_other_settings_have_a_table_of_their_own_that_says_so(tmp_path,
     add_run(tmp_path / "runs" / "b", 90.0, epochs=7, lr=0.1)
     page = report()
     assert page.text("h3").splitlines() == ["epochs 5, lr 0.002", "epochs 7, lr 0.1"]
-    assert page.text("b").splitlines() == ["80.0", "90.0"]
+    assert page.text("b").splitlines() == ["80.00", "90.00"]
 
 
 def test_runs_of_the_same_settings_have_one_table_without_such_a_heading(tmp_path, report):
@@ -150,7 +150,7 @@ def test_runs_of_the_same_settings_have_one_table_without_such_a_heading(tmp_pat
     add_run(tmp_path / "runs" / "b", 90.0, workers=2, seed=2)
     page = report()
     assert page.all("h3") == []
-    assert page.text("b") == "85.0"
+    assert page.text("b") == "85.00"
 
 
 def test_runs_of_clip_are_not_shown_as_trained_from_scratch(tmp_path, report):
@@ -211,7 +211,7 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_there(tmp_path):
     add_run(tmp_path / "runs" / "b", 81.0)  # the same run, another accuracy
     add_run(tmp_path / "runs" / "c", 20.0, data="dtd", method="upl", noise="none")
     shown = make(tmp_path / "runs", tmp_path / "report.html")
-    assert "main" in shown.left_out
+    assert "not of the same accuracy" in str(shown.contents["main"])
     text = Page((tmp_path / "report.html").read_text()).text()
     assert "not of the same accuracy" in text
     assert "Table unsupervised, from 1 run" in text
@@ -226,5 +226,28 @@ def test_why_a_figure_is_left_out_names_no_option_of_another_command(tmp_path):
     add_run(tmp_path / "runs" / "b", 90.0, epochs=7)
     asked = ["report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]
     shown = CliRunner().invoke(app, asked)
-    assert "accuracy-vs-noise: its runs differ in epochs" in shown.stderr
+    assert "figure accuracy-vs-noise: left out, its runs differ in epochs" in shown.stderr
     assert "where" not in shown.stderr
+
+
+def test_every_table_and_figure_is_named_in_order_with_why_it_is_left_out(tmp_path):
+    from typer.testing import CliRunner
+
+    from dspt.cli import app
+    from dspt.experiments.catalogue import EXPERIMENTS
+
+    add_run(tmp_path / "runs" / "a", 80.0)
+    asked = ["report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 0, shown.output
+    said = dict(line.split(": ", 1) for line in shown.stderr.splitlines())
+    assert list(said) == [f"{one.kind} {name}" for name, one in EXPERIMENTS.items()]
+    assert said["table main"] == "shown"
+    assert said["figure accuracy-vs-noise"] == "drawn"
+    # the only run of sym 40 is of another figure's noise, but not recorded epoch by epoch
+    assert said["figure loss-curves"].startswith("left out, run folder")
+    assert said["figure early-accuracy"] == (
+        "left out, there are no runs of it; dspt reproduce early-accuracy makes them"
+    )
+    page = Page((tmp_path / "report.html").read_text()).text("li").splitlines()
+    assert [line for line in page if line.startswith(("table ", "figure "))] == [f"{n}: {w}" for n, w in said.items()]

@@ -37,6 +37,7 @@ COMMANDS = [
     ("table main", "dspt.experiments.collect.gather", NOTHING),
     ("figure loss-curves", "dspt.experiments.collect.gather", NOTHING),
     ("report", "dspt.experiments.report.make", NOTHING),
+    ("compare dspt mae", "dspt.experiments.compare.compare", NOTHING),
 ]
 
 

@@ -256,6 +256,66 @@ def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) 
         save(figure, path, dpi=150, bbox_inches="tight")
 
 
+def critical_difference(
+    path: Path, ranks: Mapping[str, float], distance: float, groups: Sequence[Sequence[str]], over: str
+) -> None:
+    """Draw mean ranks on a line, the best at the left, with a bar over methods that cannot be told apart.
+
+    Parameters
+    ----------
+    path : Path
+        The picture, a .png, .pdf or .svg file.
+    ranks : mapping of str to float
+        The mean rank of each method, 1 the best.
+    distance : float
+        The critical difference: ranks that are at least so far apart differ.
+    groups : sequence of sequence of str
+        Methods that cannot be told apart.
+    over : str
+        What the ranks are means over: "9 datasets".
+    """
+    order = sorted(ranks, key=ranks.__getitem__)
+    low, high = 1, len(order)
+    half = -(-high // 2)
+    step = 0.5  # between two names, or two bars, in units of the height
+    below = 0.45 + 0.32 * len(groups)
+    with look(9):
+        figure = blank(6.75, 0.36 * (half + 3.4 + 0.64 * len(groups)))
+        axis = figure.subplots()
+        axis.set_axis_off()
+        room = 0.34 * (high - low)  # for the names, at either side
+        axis.set_xlim(low - room, high + room)
+        axis.set_ylim(-(below + step * (half + 1)), 1.5)
+        line = {"color": "black", "linewidth": 0.9, "solid_capstyle": "butt"}
+        axis.plot([low, high], [0, 0], **line)
+        for rank in range(low, high + 1):
+            axis.plot([rank, rank], [0, 0.18], **line)
+            axis.text(rank, 0.28, str(rank), ha="center", va="bottom")
+        reach = min(distance, high - low + room)  # with few datasets it may be more than all ranks
+        axis.plot([low, low + reach], [1.1, 1.1], **line | {"linewidth": 1.6})
+        for end in {low, low + distance} if reach == distance else {low}:
+            axis.plot([end, end], [1.0, 1.2], **line)
+        axis.text(low + reach / 2, 1.2, f"critical difference {distance:.2f}", ha="center", va="bottom")
+        said = f"Mean rank over {over}; 1 is best."
+        if groups:
+            said += " A bar joins what is not told apart (Nemenyi, 0.05)."
+        axis.text((low + high) / 2, -(below + step * half + 0.3), said, ha="center", va="center", color="0.3")
+        for number, name in enumerate(order):
+            left = number < half
+            y = -(below + step * (number if left else high - 1 - number))
+            edge = low - 0.04 * room if left else high + 0.04 * room
+            axis.plot([ranks[name], ranks[name], edge], [0, y, y], **line | {"linewidth": 0.7})
+            text = f"{caption(name)}  {ranks[name]:.2f}" if left else f"{ranks[name]:.2f}  {caption(name)}"
+            axis.text(
+                edge - 0.02 * room if left else edge + 0.02 * room, y, text, ha="right" if left else "left", va="center"
+            )
+        for number, group in enumerate(groups):
+            ends = [ranks[name] for name in group]
+            y = -(0.3 + 0.32 * number)
+            axis.plot([min(ends) - 0.02 * room, max(ends) + 0.02 * room], [y, y], **line | {"linewidth": 3})
+        save(figure, path)
+
+
 @contextmanager
 def look(font_size: float = 9) -> Iterator[None]:
     """Draw and save in the look of all our pictures, without changing that of the caller's."""

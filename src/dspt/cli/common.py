@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 from dspt.cli import completion
 from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
-from dspt.internal.names import printable
+from dspt.internal.names import printable, wrapped
 from dspt.internal.rounding import counted, figure
 
 
@@ -256,6 +257,17 @@ def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None =
         Where to: standard output if None.
     """
     builtins.print(*(printable(str(text)) for text in texts), sep=sep, end=end, file=file)
+
+
+def print_entry(text: str, indent: int) -> None:
+    """Print an entry of a list, on a terminal in lines that fit it, the later ones so far from the left."""
+    width = terminal_width(otherwise=0)
+    print(*(wrapped(text, width, " " * indent) if width > indent + 20 else [text]), sep="\n")
+
+
+def terminal_width(otherwise: int) -> int:
+    """Return the columns of the terminal that a command prints on; `otherwise` if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,8 +22,10 @@ from dspt.cli.common import (
     in_flags,
     options,
     print,
+    print_entry,
     print_json,
     reporter,
+    terminal_width,
 )
 from dspt.internal.errors import NAMED, InputError, one_line
 from dspt.internal.rounding import counted
@@ -79,7 +80,8 @@ def list_experiments(json_output: Json = False) -> None:
         print_json({"experiments": rows})
         return
     for row in rows:
-        print(f"{row['name']:<22}{row['kind']:<7}{counted(row['runs'], 'run'):>10}  {row['title']}")
+        runs = counted(row["runs"], "run")
+        print_entry(f"{row['name']:<22}{row['kind']:<7}{runs:>10}  {row['title']}", indent=41)
 
 
 @app.command()
@@ -123,16 +125,17 @@ def reproduce(
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.engine import local
+    from dspt.engine import local, tally
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
 
     experiment = _experiment(name, data, seeds, only)
     todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
     if dry_run:
-        _forecast(todo, root, quiet, json_output)
+        _forecast(experiment, todo, root, quiet, json_output)
         return
-    outcomes = list(local.do(todo, root, reporter(quiet)))
+    say = reporter(quiet)
+    outcomes = list(tally.told(local.do(todo, root, say), todo, say))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)
     if json_output:
@@ -178,6 +181,14 @@ def table(
             autocompletion=completion.among(("terminal", "markdown", "latex", "csv")),
         ),
     ] = "terminal",
+    show: Annotated[
+        str,
+        typer.Option(
+            help="What a cell shows: mean, as the paper prints it; std, with ± over seeds; paper, with the paper's "
+            "figure and the difference below.",
+            autocompletion=completion.among(("mean", "std", "paper")),
+        ),
+    ] = "mean",
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,
@@ -185,11 +196,12 @@ def table(
     overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
-    """Show a table of the paper, made from run folders. Mean ± std over seeds, and the paper's own figures.
+    """Show a table of the paper, made from run folders. As the paper prints it, or beside the paper's own figures.
 
     \b
     Examples:
       dspt table main
+      dspt table main --show paper
       dspt table extreme --runs runs --format latex --out extreme.tex
     """
     from dspt.experiments import grid, tables
@@ -203,14 +215,76 @@ def table(
         print_json(about | {"cells": grid.rows(results), "not_used": not_used})
         return
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    wide = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else 120
-    text = tables.render(results, style, colour=colour, width=wide)
+    text = tables.render(results, style, show=show, colour=colour, width=120 if out else terminal_width(otherwise=120))
     if out is not None:
         write_text(out, text)
         print(out)
         return
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.write(text)
+
+
+@app.command()
+def compare(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A B]...",
+            help="Methods, or folders of runs; two or more. None: all methods that have the most runs.",
+        ),
+    ] = None,
+    runs: Runs = Path("runs"),
+    experiment: Annotated[str | None, typer.Option(help="Take the runs of this table or figure alone.")] = None,
+    only: Only = None,
+    where: Where = None,
+    over: Annotated[
+        str | None,
+        typer.Option(
+            help="What counts as one: datasets; settings (a dataset with a noise); or runs. "
+            "Default: datasets, if there are several."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw a critical-difference diagram: a .png, .pdf or .svg file.")
+    ] = None,
+    overwrite: Replace = False,
+    json_output: Json = False,
+) -> None:
+    """Say whether a method is ahead of another by more than chance. Paired over data, noise and seed.
+
+    Wilcoxon's signed-rank test of two; mean ranks with Friedman's and Nemenyi's tests of more.
+
+    \b
+    Examples:
+      dspt compare dspt mae
+      dspt compare dspt nlprompt coop gce --experiment main --picture ranks.pdf
+      dspt compare runs/prompt runs/prototypes --over settings
+    """
+    from dspt import plots
+    from dspt.experiments import compare as comparing
+
+    if over is not None and over not in comparing.OVER:
+        raise InputError(f"over {over!r}: not known; expected {', '.join(comparing.OVER)}")
+    if picture is not None:
+        plots.check_path(picture, overwrite)
+    not_used: list[NotUsed] = []
+    try:
+        found = comparing.compare(sides or [], runs, experiment, only, where, not_used.append)
+    finally:
+        unused = _say_not_used(not_used)
+    over = over or comparing.usual(found)
+    if picture is not None:
+        made = found.ranks(over)
+        names = found.names
+        groups = [[names[i] for i in group] for group in made.groups]
+        counted = f"{len(found.over(over)[0])} {over}"
+        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, counted)
+    if json_output:
+        print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
+        return
+    print(*comparing.in_words(found, over, terminal_width(otherwise=120)), sep="\n")
+    if picture is not None:
+        print(picture)
 
 
 @app.command()
@@ -260,19 +334,23 @@ def report(
       dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
+    from dspt.experiments.catalogue import EXPERIMENTS
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
     shown = page.make(runs, out)
-    left_out = {name: in_flags(why, {"--runs"}) for name, why in shown.left_out.items()}
+    wording = partial(in_flags, known={"--runs"})
     not_used = _say_not_used(shown.not_used)
     if json_output:
-        made = {"file": str(out), "runs": shown.runs, "figures": shown.figures}
-        print_json(made | {"left_out": left_out, "not_used": not_used})
+        kinds = {
+            f"{kind}s": [name for name, why in shown.contents.items() if not why and EXPERIMENTS[name].kind == kind]
+            for kind in ("table", "figure")
+        }
+        left_out = {name: wording(why) for name, why in shown.contents.items() if why}
+        print_json({"file": str(out), "runs": shown.runs, **kinds, "left_out": left_out, "not_used": not_used})
         return
     print(out)
-    for name, reason in left_out.items():
-        print(f"left out: {name} ({reason})", file=sys.stderr)
+    print(*page.in_words(shown.contents, wording), sep="\n", file=sys.stderr)
 
 
 def _experiment(name: str, data: list[str] | None, seeds: str | None, only: str | None) -> Experiment:
@@ -316,19 +394,18 @@ def _value(text: str) -> int | float | bool | str:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _forecast(jobs: list[Job], root: Path | None, quiet: bool, json_output: bool) -> None:
-    from dataclasses import asdict
+def _forecast(experiment: Experiment, jobs: list[Job], root: Path | None, quiet: bool, json_output: bool) -> None:
+    from dspt.engine.forecast import forecast
+    from dspt.experiments import plan
 
-    from dspt.engine.forecast import forecast, lines
-
+    wording = partial(in_flags, known=options())
     found = forecast(jobs, root, reporter(quiet))
     if json_output:
-        rows = [asdict(one) | {"fault": str(one.fault or "")} for one in found]
-        print_json({"datasets": rows})
+        faults = {one.job.source: wording(one.fault) for one in found if one.fault}
+        runs = [{"run": one.job.title, "folder": str(one.job.folder), "done": one.done} for one in found]
+        print_json({"cells": plan.cells(experiment, found), "faults": faults, "runs": runs})
         return
-    for job in jobs:
-        print(f"{'done ' if job.done else 'to do'}  {job.title}")
-    print(*lines(found, partial(in_flags, known=options())), sep="\n")
+    print(*plan.in_words(experiment, found, terminal_width(otherwise=120), wording), sep="\n")
 
 
 def _results(

@@ -36,6 +36,7 @@ from dspt.cli.common import (
     left_out,
     options,
     print,
+    print_entry,
     print_json,
     print_skipped,
     print_table,
@@ -549,8 +550,8 @@ def list_methods(json_output: Json = False) -> None:
             f"{name}={str(value).lower() if isinstance(value, bool) else f'{value:g}'}"
             for name, value in row["options"].items()
         )
-        print(f"{row['name']:<15}{row['formula']}{f'   [{options}]' if options else ''}")
-        print(f"{'':15}{row['what']} {row['source']}")
+        print_entry(f"{row['name']:<15}{row['formula']}{f'   [{options}]' if options else ''}", indent=15)
+        print_entry(f"{'':15}{row['what']} {row['source']}", indent=15)
 
 
 @app.command()

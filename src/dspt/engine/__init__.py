@@ -2,5 +2,6 @@
 
 - job.py: one run that is to be done, and what became of it
 - local.py: does jobs in this process, one after another
+- tally.py: says what became of each, and what is left of the whole
 - forecast.py: how long they will take
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from dspt.config import Settings
 from dspt.data import Dataset
 from dspt.engine.job import Job, Sources
 from dspt.internal.errors import InputError
-from dspt.internal.progress import Reporter, clock
+from dspt.internal.progress import Reporter
 from dspt.problem import Problem, Task
-from dspt.runs import Run
+from dspt.runs import Result, Run
 
 # Steps that are timed, after one that warms up.
 _TIMED = 5
@@ -25,19 +26,19 @@ _TIMED = 5
 
 @dataclass(frozen=True)
 class Forecast:
-    """How long the runs on a dataset that are not done will take, or why they cannot be done."""
+    """How long a run will take: nothing if it is done, or if `fault` says why it cannot be."""
 
-    dataset: str
-    done: int
-    left: int
+    job: Job
+    done: bool
     seconds: float = 0.0
     fault: InputError | None = None
 
 
 def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list[Forecast]:
-    """Return a forecast for each dataset: the time of a measured step, times the steps that are left.
+    """Return a forecast for each job: as long as finished ones of its data and method took, or a step times its steps.
 
-    Encoding images for the first time is not counted, nor what is done between epochs: tests, and what a method plans.
+    Encoding images for the first time is not counted. A step is timed once for each dataset, if there is a method that
+    has no finished run; what a method does between epochs is not in it, nor are tests.
 
     Parameters
     ----------
@@ -51,39 +52,44 @@ def forecast(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> list
     Returns
     -------
     list of Forecast
-        In the order in which the datasets appear in `jobs`.
+        In the order of `jobs`.
     """
     sources = Sources(root)
+    results = {job.folder: _result(job) for job in jobs}
+    spent: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
+    for job in jobs:
+        if (result := results[job.folder]) is not None:
+            spent.setdefault(_kind(job), []).append(result.seconds)
+    steps: dict[str, float] = {}
     found = []
-    for name in dict.fromkeys(job.source for job in jobs):
-        here = [job for job in jobs if job.source == name]
-        left = [job for job in here if not job.done]
-        seconds, fault = 0.0, None
-        if left:
-            reporter.say(f"timing a training step on {name}")
-            try:
-                dataset = sources.open(name)
-                step = _step(left[0].config, dataset)
-                seconds = step * sum(_steps(job, dataset) for job in left)
-            except InputError as error:
-                fault = error
-        found.append(Forecast(name, len(here) - len(left), len(left), seconds, fault))
+    for job in jobs:
+        if job.done:
+            found.append(Forecast(job, True))
+            continue
+        try:
+            dataset = sources.open(job.source)
+            if _kind(job) in spent:
+                seconds = statistics.fmean(spent[_kind(job)]) * _epochs(job) / max(1, job.config.epochs)
+            else:
+                if job.source not in steps:
+                    reporter.say(f"timing a training step on {job.source}")
+                    steps[job.source] = _step(job.config, dataset)
+                seconds = steps[job.source] * _steps(job, dataset)
+            found.append(Forecast(job, False, seconds))
+        except InputError as error:
+            found.append(Forecast(job, False, fault=error))
     return found
 
 
-def lines(forecasts: Sequence[Forecast], wording: Callable[[InputError], str] = str) -> list[str]:
-    """Return the forecasts as lines to print, errors as `wording` writes them."""
-    width = max(len(one.dataset) for one in forecasts)
-    shown = []
-    for one in forecasts:
-        what = f"cannot be done: {wording(one.fault)}" if one.fault else f"about {clock(one.seconds)}"
-        counts = f"{one.done} done, {one.left} to do"
-        shown.append(f"{one.dataset:<{width}}  {counts}" + (f"  {what}" if one.left else ""))
-    total = clock(sum(one.seconds for one in forecasts))
-    return [
-        *shown,
-        f"about {total} in all; encoding images for the first time, tests and plans come on top",
-    ]
+def _kind(job: Job) -> tuple[str, str, tuple[str, ...]]:
+    return job.source, job.config.method, job.config.option
+
+
+def _result(job: Job) -> Result | None:
+    try:
+        return Run(job.folder).result()
+    except InputError:  # a damaged one says nothing
+        return None
 
 
 def _steps(job: Job, dataset: Dataset) -> int:
@@ -92,8 +98,12 @@ def _steps(job: Job, dataset: Dataset) -> int:
     samples = len(dataset.train.labels)
     if config.shots:
         samples = min(samples, config.shots * len(dataset.class_names))
-    epochs = config.epochs - Run(job.folder).epochs_recorded()
-    return epochs * max(1, samples // config.batch_size)
+    return _epochs(job) * max(1, samples // config.batch_size)
+
+
+def _epochs(job: Job) -> int:
+    """Return how many epochs a run still has."""
+    return job.config.epochs - Run(job.folder).epochs_recorded()
 
 
 def _step(config: Settings, dataset: Dataset) -> float:

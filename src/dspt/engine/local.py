@@ -22,23 +22,17 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
     root : Path, optional
         Where named datasets lie; None is the default of `open_dataset`.
     reporter : Reporter
-        Says which run begins and why one failed, each reason once, and shows how far a run is.
+        Shows how far a run is.
     """
     sources = Sources(root)
-    told: set[str] = set()
     for number, job in enumerate(jobs, 1):
-        outcome = _outcome(job, sources, reporter, f"[{number}/{len(jobs)}]")
-        if outcome.error is not None and str(outcome.error) not in told:
-            told.add(str(outcome.error))
-            reporter.say(f"failed: {job.title}: {outcome.error.sentence}")
-        yield outcome
+        yield _outcome(job, sources, reporter.within(f"[{number}/{len(jobs)}] {job.source} {job.noise}"))
 
 
-def _outcome(job: Job, sources: Sources, reporter: Reporter, place: str) -> Outcome:
+def _outcome(job: Job, sources: Sources, reporter: Reporter) -> Outcome:
     try:
         result = Run(job.folder).result()  # a finished run needs its data no more
         if result is None:
-            reporter.say(f"{place} {job.title}")
             dataset = sources.open(job.source)
             result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter)
         return Outcome(job, result)

@@ -25,6 +25,9 @@ Tell = Callable[[NotUsed], None]
 # Settings in which runs of one table may differ: they are the table's axes, or say how a run is done.
 MAY_DIFFER = {"model", "method", "option", "seed", "test_every", *HARMLESS}
 
+# The paper prints so many of a percentage; what it marks goes by them, too.
+DECIMALS = 2
+
 
 @dataclass(frozen=True)
 class TableRun:
@@ -69,8 +72,8 @@ class Cell:
 
     @property
     def figure(self) -> str:
-        """Return the mean as it is shown: "81.0"; "" if there is none."""
-        return "" if self.mean is None else figure(self.mean, 1)
+        """Return the mean as it is shown: "81.00"; "" if there is none."""
+        return "" if self.mean is None else figure(self.mean, DECIMALS)
 
     @property
     def std(self) -> float | None:
@@ -188,7 +191,7 @@ def collect(
         Hears which runs are not used, and why.
     """
     own = own_runs(experiment, runs, tell)
-    _check_alike(experiment, own)
+    check_alike(experiment.name, own)
     experiment = _on_datasets_of(own, experiment, every_dataset)
     found = Results(experiment, tuple(own), {}, {}, ())
     cells = {}
@@ -355,14 +358,14 @@ def _same_variant(run: TableRun, variant: Variant) -> bool:
     return run.method == variant.method and run.options == variant.options
 
 
-def _check_alike(experiment: Experiment, runs: Sequence[TableRun]) -> None:
-    """Raise `InputError` if runs of one table were made with different settings, or of different data."""
+def check_alike(what: str, runs: Sequence[TableRun]) -> None:
+    """Raise `InputError` if runs of one table, or whatever is made of them, have different settings or data."""
     for name in sorted({name for run in runs for name in run.settings} - MAY_DIFFER):
         values = {json.dumps(run.settings.get(name)): run.folder for run in runs}
         if len(values) > 1:
             (one, first), (other, second) = sorted(values.items())[:2]
             raise InputError(
-                f"{experiment.name}: its runs differ in {name}, {one} in {first} and {other} in {second}",
+                f"{what}: its runs differ in {name}, {one} in {first} and {other} in {second}",
                 f"give `where` {name}=VALUE to take one kind, or another `runs`",
             )
     cells: dict[Any, TableRun] = {}
@@ -374,13 +377,12 @@ def _check_alike(experiment: Experiment, runs: Sequence[TableRun]) -> None:
         what_to_do = "move one of them, or give another `runs`"
         if not _may_be_same_data(other_data, run):
             raise InputError(
-                f"{experiment.name}: {other_data.folder} and {run.folder} are both of {run.dataset}, but not of the "
-                "same data",
+                f"{what}: {other_data.folder} and {run.folder} are both of {run.dataset}, but not of the same data",
                 what_to_do,
             )
         if twice.accuracy != run.accuracy:
             raise InputError(
-                f"{experiment.name}: {twice.folder} and {run.folder} are the same run, but not of the same accuracy, "
+                f"{what}: {twice.folder} and {run.folder} are the same run, but not of the same accuracy, "
                 "so data, versions or machines differ",
                 what_to_do,
             )

@@ -1,7 +1,7 @@
 """Results in the places the paper gives them: every cell with its row, its column and its rank.
 
-Each way to show a table draws the same `Grid`. Our mean stands first; the paper's figure and our difference from it
-stand below. A cell without runs is empty.
+Each way to show a table draws the same `Grid`. A cell without runs is empty. What a cell shows is one of `SHOW`: our
+mean alone, as the paper prints it; with ± over seeds; or with the paper's figure and our difference from it below.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from dspt.experiments import paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, NINE, Condition
-from dspt.experiments.collect import Cell, Results
+from dspt.experiments.collect import DECIMALS, Cell, Results
 from dspt.internal.names import plain
 from dspt.internal.rounding import figure
 
@@ -23,6 +23,7 @@ AVERAGE = "AVG"
 THEIRS = "paper, diff."  # heads the line below ours
 MARKED = "Bold is the best of a setting, underlined the second-best, by the figures shown."
 NOTHING = "No finished runs belong to this table yet."
+SHOW = ("mean", "std", "paper")
 FIELDS = (
     *("experiment", "dataset", "noise", "method", "options"),
     *("seeds", "seed_numbers", "mean", "std", "paper", "difference", "rank"),
@@ -31,33 +32,38 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell in its place, with its rank in its setting: 1, 2 or None. Its texts are empty where it has no number."""
+    """A cell in its place, with its rank in its setting: 1, 2 or None. Its texts are empty where it has no number.
+
+    `show` is what is shown of it, one of `SHOW`.
+    """
 
     cell: Cell
     rank: int | None = None
+    show: str = "mean"
 
     @property
     def mean(self) -> str:
-        """Return our mean: "81.0"."""
+        """Return our mean: "81.00"."""
         return self.cell.figure
 
     @property
     def spread(self) -> str:
-        """Return the standard deviation over seeds: "1.4"."""
-        return "" if self.cell.std is None else figure(self.cell.std, 1)
+        """Return the standard deviation over seeds: "1.41"."""
+        return "" if self.cell.std is None or self.show == "mean" else figure(self.cell.std, DECIMALS)
 
     @property
     def paper(self) -> str:
         """Return the paper's figure, if there is one of ours to compare with it: "95.07"."""
-        return "" if self.cell.paper is None or self.cell.mean is None else figure(self.cell.paper, 2)
+        compared = self.cell.difference is not None and self.show == "paper"
+        return figure(self.cell.paper, DECIMALS) if compared and self.cell.paper is not None else ""
 
     @property
     def difference(self) -> str:
-        """Return ours minus the paper's, without a sign if that rounds to zero: "−14.1"."""
-        if self.cell.difference is None:
+        """Return ours minus the paper's, without a sign if that rounds to zero: "−14.07"."""
+        if self.cell.difference is None or self.show != "paper":
             return ""
-        text = figure(self.cell.difference, 1, "+")
-        return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
+        text = figure(self.cell.difference, DECIMALS, "+")
+        return text.replace("-", "−") if float(text) else text[1:]
 
     def marked(self, text: str, best: str, second: str) -> str:
         """Return the text in `best` or `second` ("**{}**") if it has that rank, else as it is.
@@ -76,10 +82,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table."""
+    """A line of a table: a cell for each column, or, if `once`, a single one that holds for all columns."""
 
     label: str
     shown: tuple[Shown, ...]
+    once: bool = False
 
     @property
     def compared(self) -> bool:
@@ -137,15 +144,15 @@ def title(results: Results) -> str:
     return f"{experiment.title}, on {' and on '.join(where)}" + ("" if shown else f" instead of {every}")
 
 
-def arrange(results: Results) -> Grid:
-    """Return the results in the places the paper gives them.
+def arrange(results: Results, show: str = "mean") -> Grid:
+    """Return the results in the places the paper gives them; `show`, one of `SHOW`, is what each cell shows.
 
     What stands side by side follows from the noises: one only, and it is the datasets; two, and it is the methods;
-    more, and it is the noises, with a block of methods for each dataset. A network from scratch has methods side by
-    side, as it has no zero-shot accuracy to stand above them.
+    more, and it is the noises, with a block of methods for each dataset, below its zero-shot accuracy. A network from
+    scratch has methods side by side, as it has no zero-shot accuracy to stand above them.
     """
     experiment = results.experiment
-    every = _every(results)
+    every = {key: replace(shown, show=show) for key, shown in _every(results).items()}
     noises = experiment.noises
     methods = (None, *(variant.label for variant in experiment.variants))
     averaged = any(dataset is None and shown.mean for (dataset, _, _), shown in every.items())
@@ -170,8 +177,14 @@ def arrange(results: Results) -> Grid:
     if len(noises) == 1:
         rows = tuple(row(m or ZERO_SHOT, [(d, noises[0], m) for d in datasets]) for m in methods)
         return Grid("method", tuple(("", d or AVERAGE) for d in datasets), (Block("", rows),))
+
+    def zero_shot(dataset: str | None) -> Row:
+        there = [key for key in every if key[0] == dataset and key[2] is None]  # the same for every noise
+        return replace(row(ZERO_SHOT, there[:1]), once=True)
+
     blocks = tuple(
-        Block(d or AVERAGE, tuple(row(m or ZERO_SHOT, [(d, n, m) for n in noises]) for m in methods)) for d in datasets
+        Block(d or AVERAGE, (zero_shot(d), *(row(m, [(d, n, m) for n in noises]) for m in methods[1:] if m)))
+        for d in datasets
     )
     return Grid("method", tuple(map(words.heading, noises)), blocks)
 
@@ -223,13 +236,15 @@ def _average(cells: Sequence[Cell], printed: float | None) -> Cell:
 def remarks(results: Results, table: Grid) -> list[str]:
     """Return the sentences below a table: what the figures are, and what they depend on."""
     sentences = []
-    if any(shown.spread for row in table.rows for shown in row.shown):
+    spread = any(shown.spread for row in table.rows for shown in row.shown)
+    if spread:
         sentences.append("± is the standard deviation over seeds; a method without it was run with one seed.")
     compared = any(row.compared for row in table.rows)
     if compared:
         sentences.append("Below ours: the paper's figure, and ours minus it.")
     if any(block.name == AVERAGE for block in table.blocks) or ("", AVERAGE) in table.columns:
-        sentences.append(f"{AVERAGE} is the mean over the datasets shown, where all of them have runs, without ±.")
+        where = "where all of them have runs" + (", without ±" if spread else "")
+        sentences.append(f"{AVERAGE} is the mean over the datasets shown, {where}.")
     sentences += [note if note.endswith(".") else f"{note}." for note in results.notes]
     if compared:
         whose = "a ResNet-34 trained for 200 epochs" if results.experiment.from_scratch else "ViT-B/16 with 50 epochs"

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from dspt import __version__
 from dspt.experiments import collect, figures
-from dspt.experiments.catalogue import EXPERIMENTS
+from dspt.experiments.catalogue import EXPERIMENTS, Experiment
 from dspt.experiments.collect import Results, TableRun
 from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks, title
 from dspt.internal.errors import InputError
@@ -38,13 +38,16 @@ _TEMPLATES = Environment(
 )
 
 
+# By name of the experiment, in the order of the catalogue: why it is not shown, or None if it is.
+Contents = dict[str, InputError | None]
+
+
 @dataclass(frozen=True)
 class Report:
-    """What a page shows: how many runs, which figures; which experiments and folders it leaves out, and why."""
+    """What a page shows: how many runs; every table and figure, or why it is left out; which folders are not used."""
 
     runs: int
-    figures: list[str]
-    left_out: dict[str, InputError]
+    contents: Contents
     not_used: list[NotUsed]
 
 
@@ -58,35 +61,38 @@ def make(folder: Path, path: Path) -> Report:
     shown = {one.folder for e in EXPERIMENTS.values() for kind in _kinds(runs) for one in collect.own_runs(e, kind)}
     alone = InputError("it belongs to no table or figure, and stands in the list of all runs only")
     not_used += [NotUsed(run.folder, alone) for run in runs if run.folder not in shown]
-    left_out: dict[str, InputError] = {}
+    contents: Contents = dict.fromkeys(EXPERIMENTS)
     with TemporaryDirectory() as drawn:
         pictures = {}
-        names = []
         for experiment in EXPERIMENTS.values():
             if experiment.kind != "figure":
                 continue
             try:
                 results = collect.collect(experiment, runs)
                 if results.runs:
-                    files = figures.draw(results, Path(drawn) / experiment.name)
-                    pictures[title(results)] = files[-1]
-                    names.append(experiment.name)
+                    pictures[title(results)] = figures.draw(results, Path(drawn) / experiment.name)[-1]
+                else:
+                    contents[experiment.name] = _no_runs(experiment)
             except InputError as error:
-                left_out[experiment.name] = error
-        write_report(runs, path, pictures, left_out, not_used)
-    return Report(len(runs), names, left_out, not_used)
+                contents[experiment.name] = error
+        write_report(runs, path, pictures, contents, not_used)
+    return Report(len(runs), contents, not_used)
+
+
+def _no_runs(experiment: Experiment) -> InputError:
+    return InputError(f"there are no runs of it; dspt reproduce {experiment.name} makes them")
 
 
 def write_report(
     runs: Sequence[TableRun],
     path: Path,
     pictures: Mapping[str, Path],
-    left_out: dict[str, InputError] | None = None,
+    contents: Contents | None = None,
     not_used: Sequence[NotUsed] = (),
 ) -> None:
     """Write the page to `path`: a table for each experiment that has runs, the pictures (PNG) by title, and all runs.
 
-    What cannot be shown is said on the page, with the reason; tables that cannot are added to `left_out`.
+    Every table and figure is named on the page, with the reason where it is left out.
 
     Parameters
     ----------
@@ -96,16 +102,16 @@ def write_report(
         The HTML file.
     pictures : mapping of str to Path
         The PNG file of each figure, by its title.
-    left_out : dict of str to InputError, optional
-        Why experiments are not shown, by name; it is added to. None is an empty one.
+    contents : Contents, optional
+        Which figures are left out, and why; tables that are left out are added. None names tables alone.
     not_used : sequence of NotUsed
         Why folders are not used.
     """
-    left_out = {} if left_out is None else left_out
+    contents = {} if contents is None else contents
     sections = [
-        *_tables(runs, left_out),
+        *_tables(runs, contents),
         _Section("figures", "Figures", "picture", [_picture(*one) for one in pictures.items()]),
-        _Section("left-out", "Left out", "notes", [_reasons(left_out)] if left_out else []),
+        _Section("contents", "What is shown, and what is left out", "notes", [in_words(contents)] if runs else []),
         _Section(
             "not-used",
             "Folders not used",
@@ -122,6 +128,17 @@ def write_report(
         version=__version__,
     )
     write_text(path, text)
+
+
+def in_words(contents: Contents, wording: Callable[[InputError], str] = str) -> list[str]:
+    """Return a sentence for each table and figure, in order; `wording` writes why one is left out."""
+    sentences = []
+    for name, why in contents.items():
+        kind = EXPERIMENTS[name].kind
+        shown = "drawn" if kind == "figure" else "shown"
+        said = f"left out, {wording(why).removeprefix(f'{name}: ')}" if why else shown
+        sentences.append(f"{kind} {name}: {said}")
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -148,11 +165,7 @@ def _facts(runs: Sequence[TableRun]) -> dict[str, Any]:
     }
 
 
-def _reasons(left_out: Mapping[str, InputError]) -> list[str]:
-    return [f"{name}: {str(why).removeprefix(f'{name}: ')}" for name, why in left_out.items()]
-
-
-def _tables(runs: Sequence[TableRun], left_out: dict[str, InputError]) -> Iterator[_Section]:
+def _tables(runs: Sequence[TableRun], contents: Contents) -> Iterator[_Section]:
     """Yield a section for each table that has runs, with a part for each kind of settings."""
     for experiment in EXPERIMENTS.values():
         if experiment.kind != "table":
@@ -160,9 +173,10 @@ def _tables(runs: Sequence[TableRun], left_out: dict[str, InputError]) -> Iterat
         try:
             kinds = [collect.collect(experiment, kind) for kind in _kinds(runs)]
         except InputError as error:
-            left_out[experiment.name] = error
+            contents[experiment.name] = error
             continue
         kinds = [results for results in kinds if results.runs]
+        contents[experiment.name] = None if kinds else _no_runs(experiment)
         parts = [_table(*one) for one in zip(kinds, _differences(kinds), strict=True)]
         yield _Section(f"table-{experiment.name}", experiment.title, "table", parts)
 
@@ -196,7 +210,7 @@ def _setting(name: str, settings: Mapping[str, Any]) -> str:
 
 def _table(results: Results, heading: str) -> dict[str, Any]:
     """Return the table of the results, without the rows and columns that have no runs."""
-    full = arrange(results)
+    full = arrange(results, "paper")
     grid = _pruned(full)
     caption = f"Table {results.experiment.name}, from {_count(len(results.runs), 'run')}: {title(results)}"
     return {
@@ -209,12 +223,11 @@ def _table(results: Results, heading: str) -> dict[str, Any]:
 
 def _pruned(table: Grid) -> Grid:
     """Return the table without rows and columns that hold no run. Zero-shot is in every column and says nothing."""
-    kept = [
-        i for i in range(len(table.columns)) if any(r.shown[i].cell.values for r in table.rows if r.label != ZERO_SHOT)
-    ]
+    learnt = [row for row in table.rows if row.label != ZERO_SHOT]
+    kept = [i for i in range(len(table.columns)) if any(row.shown[i].cell.values for row in learnt)]
     blocks = []
     for block in table.blocks:
-        rows = [Row(row.label, tuple(row.shown[i] for i in kept)) for row in block.rows]
+        rows = [r if r.once else Row(r.label, tuple(r.shown[i] for i in kept)) for r in block.rows]
         rows = [row for row in rows if any(shown.cell.values for shown in row.shown)]
         if any(row.label != ZERO_SHOT for row in rows):
             blocks.append(replace(block, rows=tuple(rows)))

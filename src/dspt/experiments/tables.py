@@ -8,36 +8,19 @@ from __future__ import annotations
 import csv
 import html
 import io
-import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
-
-from rich.console import Console
-from rich.rule import Rule
-from rich.table import Table
-from rich.text import Text
 
 from dspt.experiments.collect import Results
-from dspt.experiments.grid import (
-    FIELDS,
-    MARKED,
-    NOTHING,
-    THEIRS,
-    Grid,
-    Shown,
-    arrange,
-    remarks,
-    rows,
-    title,
-)
+from dspt.experiments.grid import FIELDS, MARKED, NOTHING, SHOW, Block, Shown, arrange, remarks, rows, title
 from dspt.experiments.latex import latex
+from dspt.experiments.terminal import terminal
 from dspt.experiments.words import short
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable, spreadsheet_cell
 
 
-def render(results: Results, style: str, *, colour: bool = False, width: int = 120) -> str:
+def render(results: Results, style: str, *, show: str = "mean", colour: bool = False, width: int = 120) -> str:
     """Return the table of an experiment as text in one of `STYLES`.
 
     `colour` and `width` are for a terminal: best and second-best by ANSI bold and underline instead of by marks, and
@@ -49,6 +32,9 @@ def render(results: Results, style: str, *, colour: bool = False, width: int = 1
         What the runs of the experiment gave.
     style : {"terminal", "markdown", "latex", "csv"}
         A key of `STYLES`.
+    show : {"mean", "std", "paper"}
+        What each cell shows: our mean, as the paper prints it; with ± over seeds; with the paper's figure and the
+        difference, too. CSV has all of it.
     colour : bool
         Mark by ANSI codes; for "terminal" alone.
     width : int
@@ -56,100 +42,16 @@ def render(results: Results, style: str, *, colour: bool = False, width: int = 1
     """
     if style not in STYLES:
         raise InputError(f"table style {style!r}: not known; the styles are {', '.join(STYLES)}")
-    return _terminal(results, colour, width) if style == "terminal" else STYLES[style](results)
+    if show not in SHOW:
+        raise InputError(f"show {show!r}: not known; a cell shows {', '.join(SHOW)}")
+    return terminal(results, show, colour, width) if style == "terminal" else STYLES[style](results, show)
 
 
-def _terminal(results: Results, colour: bool, width: int) -> str:
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=10_000,  # more than any table has: one that does not fit in `width` is not cut
-        force_terminal=colour,
-        force_jupyter=False,
-        color_system="standard" if colour else None,
-        no_color=False,
-        legacy_windows=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
-    console.print(printable(f"{results.experiment.name}: {title(results)}"), style="bold")
-    if not results.experiment.conditions:
-        console.print(f"\n{NOTHING}")
-        return file.getvalue()
-    grid = arrange(results)
-    for part in _parts(grid, colour, console, width):
-        console.print()
-        console.print(part)
-    console.print()
-    marks = MARKED if colour else "* best of a setting, _ second-best, by the figures shown."
-    for sentence in [marks, *remarks(results, grid)]:
-        console.print(printable(sentence), width=width)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-
-
-def _parts(grid: Grid, colour: bool, console: Console, width: int) -> list[Table]:
-    """Return the columns in as few tables as fit, of about as many columns each."""
-    columns = len(grid.columns)
-    parts: list[Table] = []
-    for number in range(1, columns + 1):
-        size = math.ceil(columns / number)
-        ranges = [range(i, min(i + size, columns)) for i in range(0, columns, size)]
-        parts = [_part(grid, part, colour) for part in ranges]
-        if all(console.measure(part).maximum <= width for part in parts):
-            break
-    return parts
-
-
-def _part(grid: Grid, part: range, colour: bool) -> Table:
-    """Return some columns of a grid as a table, with a line between groups."""
-    table = Table.grid()
-    new = [i > part[0] and grid.starts(i) for i in range(len(grid.columns))]
-
-    def add(left: _Cell, cells: Sequence[_Cell], line: str = "│", style: str = "") -> None:
-        drawn = [left]
-        for i in part:
-            drawn += [line, cells[i]] if new[i] else [cells[i]]
-        table.add_row(*drawn, style=style)
-
-    heads = [printable(heading) for _, heading in grid.columns]
-    if grid.groups:
-        groups = [group for group, _ in grid.columns]
-        add("", [f" {g}" if new[i] or i == part[0] else "" for i, g in enumerate(groups)])
-    add("", [f" {head} " for head in heads])
-    add(Rule(style=""), [Rule(style="") for _ in heads], line="┼")
-    for block in grid.blocks:
-        if block.name:
-            add(f"{printable(block.name)} ", [""] * len(heads))
-        for row in block.rows:
-            add(f"  {printable(row.label)} ", [_ours_on_terminal(shown, colour) for shown in row.shown])
-            if row.compared:
-                add(f"  {THEIRS} ", list(map(_theirs_on_terminal, row.shown)), style="dim")
-    return table
-
-
-_Cell = str | Text | Rule
-
-
-def _ours_on_terminal(shown: Shown, colour: bool) -> Text:
-    """Return our figure with room for 100.0, so that the points of a column stand below each other."""
-    digits = f"{shown.mean} ± {shown.spread}" if shown.spread else shown.mean
-    room = " " * (5 - len(shown.mean))  # which must not be underlined
-    if colour:
-        style = shown.marked("", "bold", "underline")
-        return Text.assemble(room, (digits, style), "  " if shown.rank else " ")
-    return Text(room + shown.marked(digits, "{}*", "{}_") + " ")
-
-
-def _theirs_on_terminal(shown: Shown) -> str:
-    return f"{shown.paper:>6} {shown.difference} ".replace("−", "-") if shown.paper else ""
-
-
-def _markdown(results: Results) -> str:
+def _markdown(results: Results, show: str) -> str:
     heading = f"**{_in_markdown(title(results))}**"
     if not results.experiment.conditions:
         return f"{heading}\n\n{NOTHING}\n"
-    grid = arrange(results)
+    grid = arrange(results, show)
     named = any(block.name for block in grid.blocks)
     heads = [heading for _, heading in grid.columns]
     if grid.groups:  # Markdown has no groups of columns
@@ -161,12 +63,19 @@ def _markdown(results: Results) -> str:
         _piped([":--"] * left + ["--:"] * len(grid.columns)),
     ]
     for block in grid.blocks:
-        for number, row in enumerate(block.rows):
-            name = [_in_markdown(block.name) if number == 0 else ""] if named else []
+        for number, row in enumerate(row for row in block.rows if not row.once):
+            name = [_name_in_markdown(block) if number == 0 else ""] if named else []
             cells = map(_cell_in_markdown, row.shown)
             lines.append(_piped([*name, _in_markdown(row.label), *cells]))
     below = [MARKED, *map(_in_markdown, remarks(results, grid))]
     return "\n".join([heading, "", *lines, "", *(f"- {sentence}" for sentence in below)]) + "\n"
+
+
+def _name_in_markdown(block: Block) -> str:
+    """Return the name of a block, below it what holds for all of its columns: Markdown has no cells so wide."""
+    once = [(row.label, row.shown[0]) for row in block.rows if row.once and row.shown[0].mean]
+    below = [f"<br>{label} {_cell_in_markdown(shown)}" for label, shown in once]
+    return _in_markdown(block.name) + "".join(below)
 
 
 def _cell_in_markdown(shown: Shown) -> str:
@@ -184,7 +93,7 @@ def _in_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
 
 
-def _csv(results: Results) -> str:
+def _csv(results: Results, show: str) -> str:
     """Return one line for each cell, with four decimals."""
     file = io.StringIO()
     lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
@@ -195,8 +104,8 @@ def _csv(results: Results) -> str:
     return file.getvalue()
 
 
-STYLES: dict[str, Callable[[Results], str]] = {
-    "terminal": partial(_terminal, colour=False, width=120),
+STYLES: dict[str, Callable[[Results, str], str]] = {
+    "terminal": terminal,
     "markdown": _markdown,
     "latex": latex,
     "csv": _csv,

@@ -6,6 +6,7 @@ A module of its own, because the command line needs it before anything that take
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -55,6 +56,23 @@ def _escaped(character: str) -> str:
     # Python reads the byte 0xff of a file name, where it is no text, as U+DCFF.
     byte = ord(character) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(character)[1:-1]
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Return a text as lines of at most `width`, broken between words alone; later lines begin with `indent`.
+
+    Parameters
+    ----------
+    text : str
+        What is shown; anything in it that a terminal would obey is escaped.
+    width : int
+        Letters a line; a word that is longer is not broken.
+    indent : str
+        What later lines begin with.
+    """
+    return textwrap.wrap(
+        printable(text), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def matched(names: Sequence[str], known: Sequence[str]) -> list[int]:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from dspt.internal.names import printable
 
@@ -27,6 +28,7 @@ class Reporter:
         self._wording = wording
         self._warns = warns or not silent
         self._terminal = not silent and sys.stderr.isatty()
+        self._piece = ""  # of what all is a part that is shown
 
     def say(self, line: str) -> None:
         """Print one line."""
@@ -37,6 +39,12 @@ class Reporter:
         """Print one line that changes what a figure means: a command says it even where it shows no progress."""
         if self._warns:
             self._print(line)
+
+    def within(self, piece: str) -> Reporter:
+        """Return a reporter for one of many pieces of work: its tasks are named after it, and leave no last line."""
+        found = copy(self)
+        found._piece = piece
+        return found
 
     def _print(self, line: str) -> None:
         print(printable(self._wording(line)), file=sys.stderr, flush=True)
@@ -63,6 +71,7 @@ class Reporter:
             yield lambda done, text: None
         else:
             shown = self._bar if self._terminal else self._lines
+            title = f"{self._piece} {title}" if self._piece else title
             with shown(title, total, _Pace(total, done, unit)) as update:
                 yield update
 
@@ -97,7 +106,7 @@ class Reporter:
                 self.say(line)
 
         yield update
-        if line != last:
+        if line != last and not self._piece:
             self.say(line)
 
 
