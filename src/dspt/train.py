@@ -127,7 +127,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
         phases = method.plan(plan)
         lengths = [len(phase.samples) for phase in phases]
         steps = sum(max(1, n // config.batch_size) for n in lengths if n >= learner.smallest_batch)
-        seen, losses, gradients, done = [], [], [], 0
+        seen, losses, gradients, predictions, done = [], [], [], [], 0
         for number, phase in enumerate(phases):
             if lengths[number] < learner.smallest_batch:
                 continue
@@ -150,6 +150,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
                 seen.append(samples)
                 losses.append(loss.detach())
                 gradients.append(len(rows) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
+                predictions.append(logits.detach().argmax(1))
                 on_step(done, steps, losses[-1])
 
         state = State(
@@ -162,7 +163,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             setting = f"warmup_lr = {rate}" if epoch < learner.warmup else f"lr = {config.lr}"
             raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
-        record |= _means(problem, seen, losses, gradients)
+        record |= _means(problem, seen, losses, gradients, predictions)
         found = findings(state)
         if taken := sorted(found.keys() & RESERVED):
             raise InputError(f"method {method.name}: {taken[0]!r} is a column of the record; call its memory otherwise")
@@ -366,11 +367,16 @@ def _step(learnt: Parameters, momentum: list[Tensor | None], rate: float, factor
 
 
 def _means(
-    problem: Problem, seen: list[np.ndarray], losses: list[Tensor], gradients: list[Tensor]
+    problem: Problem,
+    seen: list[np.ndarray],
+    losses: list[Tensor],
+    gradients: list[Tensor],
+    predictions: list[Tensor],
 ) -> dict[str, float | None]:
     """Return the epoch's mean loss; where the truth is known, loss and gradient of right and wrong labels apart.
 
-    A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures.
+    A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures. The loss is also given of
+    samples whose true class was predicted ("correct") and of others ("incorrect"), before the step that they are in.
     """
     if not seen:
         return {"loss": None}
@@ -381,6 +387,10 @@ def _means(
         for name, mask in sides.items():
             for what, values in (("loss", loss), ("gradient", gradient)):
                 record[f"{what}_{name}"] = float(values[mask].mean()) if mask.any() else None
+        truth = problem.true_labels[np.concatenate(seen)]  # type: ignore[index]  # known where sides are
+        hit = torch.cat(predictions).cpu().numpy() == truth
+        for name, mask in (("correct", hit), ("incorrect", ~hit & (truth >= 0))):
+            record[f"loss_{name}"] = float(loss[mask].mean()) if mask.any() else None
     return record
 
 
