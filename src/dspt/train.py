@@ -26,7 +26,7 @@ from dspt.problem import Problem, Task
 LAST_EPOCHS = 5
 
 # Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
-_GRADIENT_BINS = np.linspace(0, 2, 41)
+GRADIENT_BINS = np.linspace(0, 2, 41)
 
 # Samples, and samples times classes, that an estimate of the noise looks at: its error is not of their number then.
 _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
@@ -398,9 +398,9 @@ def _histogram(problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]
     """Return how the samples' gradients are distributed, right and wrong labels apart; the last bin is open."""
     if (sides := _sides(problem, seen)) is None:
         return {}
-    values = torch.cat(gradients).cpu().numpy().clip(max=_GRADIENT_BINS[-1])
-    counts = {name: np.histogram(values[mask], _GRADIENT_BINS)[0].tolist() for name, mask in sides.items()}
-    return {"gradient_histogram": {"edges": _GRADIENT_BINS.round(6).tolist(), **counts}}
+    values = torch.cat(gradients).cpu().numpy().clip(max=GRADIENT_BINS[-1])
+    counts = {name: np.histogram(values[mask], GRADIENT_BINS)[0].tolist() for name, mask in sides.items()}
+    return {"gradient_histogram": {"edges": GRADIENT_BINS.round(6).tolist(), **counts}}
 
 
 def _sides(problem: Problem, seen: list[np.ndarray]) -> dict[str, np.ndarray] | None:
