@@ -234,7 +234,7 @@ def confusion(
     columns: str = "given label",
     rows: str = "true class",
 ) -> None:
-    """Draw, for each class (row), what it was taken for (columns), as shares: mistakes in colour, the diagonal in grey.
+    """Draw, for each class (row), what it was taken for (columns), as shares: mistakes in colour, the rest framed.
 
     The scale is linear and ends at the largest mistake, so that few mistakes are seen beside many right labels.
 
@@ -252,6 +252,7 @@ def confusion(
         What the columns and the rows are.
     """
     from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
     from matplotlib.ticker import PercentFormatter
 
     with look():
@@ -262,7 +263,9 @@ def confusion(
         off = np.where(np.eye(classes, dtype=bool), np.nan, shares)
         most = max(0.05, float(np.nanmax(off, initial=0)))
         image = axis.imshow(off, cmap="Blues", norm=Normalize(0, most), aspect="equal")
-        axis.imshow(np.where(np.eye(classes, dtype=bool), 0.85, np.nan), cmap="gray", norm=Normalize(0, 1))
+        for place in range(classes):
+            frame = Rectangle((place - 0.46, place - 0.46), 0.92, 0.92, fill=False, edgecolor="0.5", linewidth=0.8)
+            axis.add_patch(frame)
         axis.grid(False)
         if classes <= 40:
             whole = map(printable, names)
@@ -281,13 +284,14 @@ def confusion(
                         ha="center",
                         va="center",
                         color="white" if dark else "black",
+                        weight="bold" if row == column else "normal",
                         fontsize=8 if classes <= 20 else 6,
                     )
-        axis.set_xlabel(f"{columns}, in % of the {rows}" if classes <= 40 else columns)
+        axis.set_xlabel(f"{columns} (% of the {rows}; framed: no mistake)" if classes <= 40 else columns)
         axis.set_ylabel(rows)
         axis.set_title(caption(title))
         bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
-        bar.set_label(f"share of the {rows}; grey: no mistake")
+        bar.set_label(f"mistakes, share of the {rows}")
         save(figure, path, bbox_inches="tight")
 
 
@@ -442,7 +446,7 @@ def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
                 height = height[np.isfinite(height)]
                 named = not str(line.get_label()).startswith("_")
                 # at the break a line belongs to the upper part
-                if named and len(height) and low <= height[-1] and (height[-1] < high or axis is one.top):
+                if named and len(height) and low <= height[-1] <= high and (height[-1] < high or axis is one.top):
                     found[line.get_label()] = (float(height[-1]), line.get_color())
             written.append((axis, [_name(axis, text, *at) for text, at in found.items()]))
     figure.draw_without_rendering()  # the names take room, so the panels have another height now
