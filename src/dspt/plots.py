@@ -214,7 +214,7 @@ def shares(
             axis.annotate(
                 f"{label},\nmean {mean:.2f}",
                 (mean, height),
-                (5 if left else -5, 0),
+                (11 if left else -11, 0),
                 xycoords=axis.get_xaxis_transform(),
                 textcoords="offset points",
                 ha="left" if left else "right",
@@ -373,16 +373,21 @@ def cut_below(values: Sequence[float] | np.ndarray) -> float | None:
     """Return where to break the y-axis: below most of the values, if they take less than a quarter of the range.
 
     What is compared are the best lines; one that falls far below would press them into one. None if nothing is gained.
-    The upper part is at least a twelfth of the range, so that chance does not look like a difference.
+    The upper part is at least a twelfth of the range, so that chance does not look like a difference, and goes down to
+    the next gap if that is near, so that no line is cut that stays with the others.
     """
-    found = np.asarray(values, dtype=float)
+    found = np.sort(np.asarray(values, dtype=float))
     found = found[np.isfinite(found)]
     if len(found) < 8:
         return None
     low, floor, high = np.quantile(found, (0, 0.35, 1))
-    if high - low < 5 or high - floor > (high - low) / 4:
+    span = high - low
+    if span < 5 or high - floor > span / 4:
         return None
-    return float(np.floor(high - max(1.2 * (high - floor), (high - low) / 12)))
+    cut = high - max(1.2 * (high - floor), span / 12)
+    above = found[1:][np.diff(found) > span / 30]  # values with a gap below them
+    near = above[(above > high - span / 6) & (above <= max(cut, floor))]
+    return float(np.floor(min(cut, near[-1] - span / 60) if len(near) else cut))
 
 
 def panel(figure: Any, place: Any, cut: float | None = None) -> Panel:

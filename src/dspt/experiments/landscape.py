@@ -119,9 +119,9 @@ def figure() -> Any:
         for column, one in enumerate(panels[row]):
             axis = one.top
             axis.set_xlabel(over)
-            start = 1 / CLASSES[column] if "confidence" in over else 0.0
-            axis.set_xlim(start, 1)
-            axis.set_xticks([start, 0.5, 1] if start < 0.4 else [0.5, 0.75, 1])
+            left = 1 / CLASSES[column] if "confidence" in over else 0.0
+            axis.set_xlim(left, 1)
+            axis.set_xticks([left, 0.5, 1] if left < 0.4 else [0.5, 0.75, 1])
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             if row < 4:
                 axis.set_ylim(0, 2.5 if row in (0, 2) else 2.05)
