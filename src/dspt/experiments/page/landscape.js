@@ -122,9 +122,9 @@ if (typeof document !== "undefined") {
     // Names beside the dots, moved apart, on the side where there is room.
     names.sort((a, b) => a.y - b.y);
     for (let i = 1; i < names.length; i += 1) names[i].y = Math.max(names[i].y, names[i - 1].y + 13);
-    const over = Math.max(0, (names.length ? names[names.length - 1].y : 0) - box.bottom);
+    for (let i = names.length - 1, floor = box.bottom; i >= 0; i -= 1, floor -= 13) names[i].y = Math.min(names[i].y, floor);
     const left = x(here) > (box.left + 2 * box.right) / 3;
-    for (const one of names) add(svg, "text", { class: `name ${one.key}`, x: x(here) + (left ? -10 : 10), y: one.y - over + 4, "text-anchor": left ? "end" : "start" }, one.name);
+    for (const one of names) add(svg, "text", { class: `name ${one.key}`, x: x(here) + (left ? -10 : 10), y: one.y + 4, "text-anchor": left ? "end" : "start" }, one.name);
   };
 
   const bars = (at, now) => {
@@ -136,9 +136,9 @@ if (typeof document !== "undefined") {
     body.replaceChildren();
     rows.slice(0, at.classes === 2 ? 2 : 3).forEach(([name, key], i) => {
       const y = 12 + 44 * i;
-      add(svg, "text", { x: 104, y: y + 18, "text-anchor": "end" }, name);
-      add(svg, "rect", { class: "first", x: 112, y, width: 300 * now[key], height: 12 });
-      add(svg, "rect", { class: "second", x: 112, y: y + 15, width: 300 * second[key], height: 10 });
+      add(svg, "text", { x: 124, y: y + 18, "text-anchor": "end" }, name);
+      add(svg, "rect", { class: "first", x: 132, y, width: 290 * now[key], height: 12 });
+      add(svg, "rect", { class: "second", x: 132, y: y + 15, width: 290 * second[key], height: 10 });
       const row = body.insertRow();
       const head = document.createElement("th");
       head.scope = "row";
@@ -146,7 +146,7 @@ if (typeof document !== "undefined") {
       row.append(head);
       for (const value of [now[key], second[key]]) row.insertCell().textContent = value < 0.001 ? value.toExponential(1) : shown(value);
     });
-    add(svg, "line", { class: "axis", x1: 112, x2: 112, y1: 6, y2: 142 });
+    add(svg, "line", { class: "axis", x1: 132, x2: 132, y1: 6, y2: 142 });
   };
 
   const values = (at, now) => {
@@ -159,9 +159,11 @@ if (typeof document !== "undefined") {
 
   const sentence = (at, now) => {
     const [ce, dspt] = [LOSSES.ce.of(now, at).gradient, LOSSES.dspt.of(now, at).gradient];
-    const sure = now.other > now.label ? `The prediction is ${Math.round(100 * now.other)} % sure of another class` : `The prediction agrees with the label, ${Math.round(100 * now.label)} %`;
+    const none = Math.max(now.label, now.other) < 1.5 / at.classes && at.classes > 2;
+    const sure = none ? "The prediction hardly prefers any class" : now.other > now.label ? `The prediction is ${Math.round(100 * now.other)} % sure of another class` : `The prediction agrees with the label, ${Math.round(100 * now.label)} %`;
     const times = ce / dspt;
-    find("sentence").textContent = `${sure}: cross-entropy pulls with ${shown(ce, 2)}, DSPT with ${shown(dspt, 2)}, ${times >= 10 ? Math.round(times) : times.toFixed(1)} times less.`;
+    const less = times < 1.05 ? "no less" : `${times >= 10 ? Math.round(times) : times.toFixed(1)} times less`;
+    find("sentence").textContent = `${sure}: cross-entropy pulls with ${shown(ce, 2)}, DSPT with ${shown(dspt, 2)}, ${less}.`;
   };
 
   const draw = () => {
