@@ -427,6 +427,17 @@ def fit(panels: Sequence[Panel], cut: float | None = None) -> None:
             # no room at the break: there the axis goes on
             axis.set_ylim(bottom - (0 if number < len(edges) - 1 else pad), top + (0 if number else pad))
             axis.yaxis.get_major_locator().set_params(nbins=6 if cut is None else 4)
+            if cut is not None:
+                _mark_between(axis, bottom, top)
+
+
+def _mark_between(axis: Any, bottom: float, top: float) -> None:
+    """Leave out markers that are on the other side of the break, of which a part would still be seen."""
+    for line in axis.lines:
+        heights = np.asarray(line.get_ydata(), dtype=float)
+        if not str(line.get_label()).startswith("_") and len(heights) > 1:
+            marked = range(0, len(heights), line.get_markevery() or 1)
+            line.set_markevery([i for i in marked if bottom <= heights[i] <= top])
 
 
 def name_y(panels: Sequence[Panel], text: str) -> None:

@@ -172,7 +172,7 @@ def early_accuracy(results: Results) -> Any:
     if not found:
         raise _nothing(results)
     figure = plots.blank(plots.TWO_COLUMNS, 4.4 * len(found))
-    spec = figure.add_gridspec(2 * len(found), len(experiment.variants))
+    spec = figure.add_gridspec(2 * len(found), len(experiment.variants), height_ratios=[1.3, 1] * len(found))
     named = []
     for row, (condition, runs) in enumerate(found.items()):
         values = {v: curves.curve(results, some, "accuracy", EARLY_EPOCHS) for v, some in runs.items()}
