@@ -267,6 +267,24 @@ def test_the_command_has_every_key_and_draws(tmp_path, monkeypatch):
     assert "the same beside a busy program" in text
 
 
+def test_the_picture_says_what_it_shows(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(summary.plots, "save", lambda figure, path: kept.append(figure))
+    one = {"ratio": 29.0, "ratio_lowest": 26.0, "ratio_highest": 33.0}
+    one |= {"gemm_fraction": 0.8, "gemm_fraction_lowest": 0.7, "gemm_fraction_highest": 0.93}
+    machine = {"processor": "a processor", "torch": "2.0"}
+    summary.draw({"step": {"100": one, "196-cars": one}, "threads": 2, "environment": machine}, tmp_path / "bench.png")
+    upper, lower = kept[0].axes
+    assert "CoOp's way" in upper.get_title()
+    assert "matrix products" in lower.get_title()
+    assert [label.get_text() for label in lower.get_xticklabels()] == ["100\nCaltech101", "196\nStanfordCars"]
+    assert [text.get_text() for text in upper.texts] == ["29", "29"]
+    assert [text.get_text() for text in lower.texts] == ["0.80", "0.80"]
+    told = kept[0].get_supxlabel().replace("\n", " ")
+    assert "medians" in told
+    assert "a processor, 2 threads, torch 2.0" in told
+
+
 @pytest.mark.parametrize("name", ["bench.txt", "bench", "file/bench.png", "file/in/bench.png"])
 def test_a_picture_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch, name):
     (tmp_path / "file").touch()

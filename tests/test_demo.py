@@ -19,7 +19,7 @@ def test_coop_falls_and_dspt_does_not(dspt, tmp_path):
     status, output, errors = dspt("demo", "--out", tmp_path / "demo", "--json")
     assert status == 0
     result = json.loads(output)
-    assert set(result["sym60"]) == set(result["pair40"]) == {"coop", "mae", "dspt"}
+    assert set(result["sym60"]) == set(result["pair40"]) == {"coop", "mae", "dspt", "dspt-auto"}
     check(result)
     assert "epoch" in errors
     for plot in ("accuracy.png", "gradients.png"):

@@ -43,6 +43,8 @@ def epochs(count, scale=1.0):
             "loss_wrong": scale * (1 + 1 / n),
             "gradient_right": scale * 0.5 / n,
             "gradient_wrong": scale * 2 / n,
+            "loss_correct": scale * 0.3 / n,
+            "loss_incorrect": scale * (2 + 1 / n),
         }
         for n in range(1, count + 1)
     ]
@@ -148,11 +150,32 @@ class TestDraw:
             figure.draw_without_rendering()
         assert figure.get_figwidth() <= 6.75
         assert all(t.get_fontsize() >= 8 for t in figure.findobj(Text) if t.get_text())
-        (legend,) = figure.legends
-        box = legend.get_window_extent()
-        assert box.x0 >= 0
-        assert box.x1 <= figure.bbox.width
-        assert not any(box.overlaps(axis.get_tightbbox()) for axis in figure.axes)
+        box = figure.get_tightbbox()  # in inches, of everything that is drawn
+        assert -0.02 <= box.x0 <= box.x1 <= figure.get_figwidth() + 0.02
+        assert -0.02 <= box.y0 <= box.y1 <= figure.get_figheight() + 0.02
+
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_lines_are_named_where_they_end_and_no_name_meets_another(self, name, tmp_path):
+        from matplotlib.text import Annotation, Text
+
+        found = results(name, write_all(name, tmp_path / "runs"))
+        with plots.look():
+            figure = figures.FIGURES[name](found)
+            figure.draw_without_rendering()
+        assert not figure.legends
+        names = [text for axis in figure.axes for text in axis.texts if isinstance(text, Annotation)]
+        assert names
+        boxes = [Text.get_window_extent(text) for text in names]
+        for i, one in enumerate(boxes):
+            for other in boxes[:i]:
+                assert min(one.x1, other.x1) <= max(one.x0, other.x0) or (
+                    min(one.y1, other.y1) - max(one.y0, other.y0) <= 0.3 * min(one.height, other.height)
+                )
+
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_says_what_the_text_tower_was(self, name, tmp_path):
+        found = results(name, write_all(name, tmp_path / "runs"))
+        assert figures.FIGURES[name](found).get_supxlabel().startswith("Text tower: ")
 
     def test_leaves_the_look_of_other_pictures_alone(self, tmp_path):
         import matplotlib
@@ -232,13 +255,22 @@ class TestAccuracyVsNoise:
         assert_allclose(line(pair, "DSPT"), [(0, 91), (40, 71)])
         assert_allclose(line(pair, "zero-shot")[:, 1], 60)
 
-    def test_draws_bars_of_one_standard_deviation(self, tmp_path):
+    def test_draws_bands_of_one_standard_deviation(self, tmp_path):
         for seed, accuracy in enumerate((40.0, 50.0, 60.0)):
-            write(tmp_path, "caltech101", "sym:0.4", "coop", seed, accuracy)
+            for noise in ("none", "sym:0.4"):
+                write(tmp_path, "caltech101", noise, "coop", seed, accuracy)
         (axis,) = figures.accuracy_vs_noise(results(self.name, tmp_path)).axes
-        (bars,) = axis.containers
-        (bar,) = bars.lines[2][0].get_segments()
-        assert_allclose(bar, [(40, 40), (40, 60)])  # std of 40, 50, 60 is 10
+        band = axis.collections[0].get_paths()[0].vertices
+        assert_allclose((band[:, 1].min(), band[:, 1].max()), (40, 60))  # std of 40, 50, 60 is 10
+
+    def test_one_method_far_below_breaks_the_axis_and_nobody_else_is_pressed(self, tmp_path):
+        for noise, fallen in {"none": 90.0, "sym:0.2": 80.0, "sym:0.4": 60.0, "sym:0.8": 10.0}.items():
+            for method, accuracy in (("coop", fallen), ("mae", 88.0), ("dspt", 89.0), ("dspt-auto", 91.0)):
+                write(tmp_path, "caltech101", noise, method, accuracy=accuracy)
+        upper, lower = figures.accuracy_vs_noise(results(self.name, tmp_path)).axes
+        assert lower.get_ylim()[0] < 10 < lower.get_ylim()[1] == upper.get_ylim()[0] < 88 < 91 < upper.get_ylim()[1]
+        assert [text.get_text() for text in upper.texts] == ["MAE", "DSPT", "DSPT-auto"]
+        assert sorted(text.get_text() for text in lower.texts) == ["CoOp", "zero-shot"]
 
     def test_leaves_out_panels_and_lines_without_runs(self, tmp_path):
         write(tmp_path, "caltech101", "none", "coop")
@@ -307,14 +339,14 @@ class TestCurves:
         write(tmp_path, "caltech101", "sym:0.4", "coop", records=epochs(30))
         (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
         n = np.arange(1, 21)
-        assert_allclose(line(axis, "correctly labelled"), np.c_[n, 1 / n])
+        assert_allclose(line(axis, "correctly\nlabelled"), np.c_[n, 1 / n])
         assert_allclose(line(axis, "mislabelled"), np.c_[n, 1 + 1 / n])
 
     def test_gradients_of_right_and_wrong_labels_over_the_first_20_epochs(self, tmp_path):
         write(tmp_path, "DTD", "sym:0.6", "mae", records=epochs(30))
         (axis,) = figures.gradient_curves(results("gradient-curves", tmp_path)).axes
         n = np.arange(1, 21)
-        assert_allclose(line(axis, "correctly labelled"), np.c_[n, 0.5 / n])
+        assert_allclose(line(axis, "correctly\nlabelled"), np.c_[n, 0.5 / n])
         assert_allclose(line(axis, "mislabelled"), np.c_[n, 2 / n])
 
     def test_several_seeds_are_a_mean_and_a_band_of_one_standard_deviation(self, tmp_path):
@@ -349,7 +381,7 @@ class TestCurves:
         for method in ("coop", "dspt"):
             write(tmp_path, "embedded", "sym:0.4", method, records=epochs(3), classes=10)
         coop, dspt = figures.loss_curves(results("loss-curves", tmp_path)).axes
-        bounds = [one.get_ydata()[0] for one in dspt.lines if one.get_label() == "bounds of DSPT's loss"]
+        bounds = [one.get_ydata()[0] for one in dspt.lines if one.get_label().endswith("bound")]
         assert_allclose(bounds, [log(1 + 9 / e), log(e + 9)])
         assert len(coop.lines) == 2
 
@@ -376,7 +408,7 @@ class TestCurves:
         records = [record | {"loss_wrong": None} for record in epochs(3)]
         write(tmp_path, "embedded", "sym:0.4", "coop", records=records)
         (axis,) = figures.loss_curves(results("loss-curves", tmp_path)).axes
-        assert [one.get_label() for one in axis.lines] == ["correctly labelled"]
+        assert [one.get_label() for one in axis.lines] == ["correctly\nlabelled"]
 
     @pytest.mark.parametrize("name", ["gradient-curves", "gradient-distribution"])
     def test_runs_without_gradients_were_made_by_an_older_version(self, name, tmp_path):
@@ -434,9 +466,73 @@ class TestEarlyAccuracy:
     def test_draws_the_first_ten_epochs_of_each_variant(self, tmp_path):
         for method in ("coop", "dspt"):
             write(tmp_path, "caltech101", "sym:0.8", method, records=epochs(30))
-        (axis,) = figures.early_accuracy(results("early-accuracy", tmp_path)).axes
+        axis, *_ = figures.early_accuracy(results("early-accuracy", tmp_path)).axes
         n = np.arange(1, 11)
         assert_allclose(line(axis, "CoOp"), np.c_[n, 50 + n])
         assert_allclose(line(axis, "DSPT"), np.c_[n, 50 + n])
         assert_allclose(line(axis, "zero-shot")[:, 1], 60)
         assert axis.get_legend_handles_labels()[1] == ["CoOp", "DSPT", "zero-shot"]
+
+    def test_draws_the_losses_of_correct_and_incorrect_predictions_beside_it(self, tmp_path):
+        for method in ("coop", "dspt"):
+            write(tmp_path, "caltech101", "sym:0.8", method, records=epochs(30))
+        figure = figures.early_accuracy(results("early-accuracy", tmp_path))
+        assert titles(figure) == ["Caltech101, 80 % symmetric", "CoOp", "DSPT"]
+        n = np.arange(1, 11)
+        for axis in figure.axes[1:]:
+            assert_allclose(line(axis, "correctly\npredicted"), np.c_[n, 0.3 / n])
+            assert_allclose(line(axis, "incorrectly\npredicted"), np.c_[n, 2 + 1 / n])
+
+
+class TestHelpers:
+    def test_an_axis_is_broken_below_most_values_only_if_one_falls_far(self):
+        assert plots.cut_below([90, 91, 92, 93] * 5) is None
+        assert plots.cut_below(np.linspace(0, 100, 50)) is None
+        assert plots.cut_below([10.0, 90.0]) is None
+        cut = plots.cut_below([10.0] * 3 + [90.0, 91.0, 92.0] * 5)
+        assert 80 < cut < 90
+        assert plots.cut_below([*([10.0] * 3), *([90.0, 91.0, 92.0] * 5), np.nan]) == cut
+
+    def test_names_keep_the_order_of_their_lines(self):
+        with plots.look():
+            figure = plots.blank(3, 2)
+            (place,) = figure.add_gridspec(1, 1)
+            one = plots.panel(figure, place)
+            for name, height in (("c", 2.0), ("a", 2.02), ("b", 2.01), ("d", 0.0)):
+                one.top.plot([0, 1], [1, height], label=name)
+            plots.fit([one])
+            plots.name_lines(figure, [one])
+            figure.draw_without_rendering()
+        heights = {text.get_text(): text.get_window_extent().y0 for text in one.top.texts}
+        assert sorted(heights, key=heights.get) == ["d", "c", "b", "a"]
+
+    def test_a_note_is_broken_into_lines_that_fit(self):
+        figure = plots.blank(3.25, 2)
+        plots.note(figure, "one two three four five six seven eight nine ten eleven twelve thirteen fourteen")
+        assert "\n" in figure.get_supxlabel()
+        figure.draw_without_rendering()
+        assert figure._supxlabel.get_window_extent().x1 <= figure.bbox.width
+        assert plots.note(figure, "") is None
+
+
+class TestConfusion:
+    def drawn(self, monkeypatch, tmp_path, shares, names):
+        kept = []
+        monkeypatch.setattr(plots, "save", lambda figure, path, **options: kept.append(figure))
+        plots.confusion(tmp_path / "a.png", np.array(shares), names, "title")
+        return kept[0].axes[0]
+
+    def test_the_scale_is_linear_and_ends_at_the_largest_mistake(self, monkeypatch, tmp_path):
+        from matplotlib.colors import Normalize
+
+        axis = self.drawn(monkeypatch, tmp_path, [[0.7, 0.3], [0.1, 0.9]], ["cat", "dog"])
+        (image,) = axis.images
+        assert type(image.norm) is Normalize
+        assert (image.norm.vmin, image.norm.vmax) == (0, 0.3)
+        assert image.get_array().mask.tolist() == np.eye(2, dtype=bool).tolist()
+        assert [patch.get_xy() for patch in axis.patches] == [(-0.46, -0.46), (0.54, 0.54)], "the diagonal is framed"
+
+    def test_every_cell_that_is_not_empty_has_its_number(self, monkeypatch, tmp_path):
+        axis = self.drawn(monkeypatch, tmp_path, [[1.0, 0.0], [0.25, 0.75]], ["cat", "dog"])
+        found = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in axis.texts}
+        assert found == {(0, 0): "100", (1, 0): "25", (1, 1): "75"}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.special import softmax
 
 from dspt import theory
@@ -51,6 +52,48 @@ def test_gradient_of_a_confident_contradiction_vanishes_at_the_known_pace() -> N
     # For two classes dL/dz_y tends to -p_y (1 - q_y + q_yhat), and the other is its opposite.
     pace = 4 * math.e / (1 + math.e)
     assert float(total[3] / (bound[3] / 5)) == pytest.approx(pace, rel=1e-6)
+
+
+def total_gradient(logits: np.ndarray) -> float:
+    """The sum of |dL/dz| for label 0, written as Proposition 3.1 writes it."""
+    p = softmax(logits)
+    q = softmax(p)
+    return float(np.abs(p * ((q - np.eye(len(p))[0]) + (p[0] - p @ q))).sum())
+
+
+@claim
+@given(rows_of_logits, st.integers(0, 11))
+def test_no_total_gradient_is_above_the_greatest(row: list[float], label: int) -> None:
+    label %= len(row)
+    total, _ = theory.gradient_bound(torch.tensor([row]), torch.tensor([label]))
+    assert total <= theory.greatest_total_gradient(len(row)) + 1e-12
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 4, 5, 8])
+def test_a_blind_search_finds_the_greatest_total_gradient_and_nothing_above(num_classes: int) -> None:
+    """Climbing from many places, where labels are likely, unlikely, and where small classes pull backwards."""
+    rng = np.random.default_rng(num_classes)
+    starts = rng.normal(0, 3, (12, num_classes))
+    found = [minimize(lambda z: -total_gradient(z), start, method="L-BFGS-B").fun for start in starts]
+    greatest = theory.greatest_total_gradient(num_classes)
+    assert -min(found) == pytest.approx(greatest, abs=1e-4)
+    assert -min(found) <= greatest + 1e-12
+
+
+def test_the_greatest_total_gradient_is_half_of_what_the_paper_says() -> None:
+    assert theory.greatest_total_gradient(2) == pytest.approx(0.528, abs=5e-4)
+    totals = [theory.greatest_total_gradient(c) for c in (2, 3, 10, 100, 10**6)]
+    assert totals == sorted(totals, reverse=True)
+    mae = 2 * 0.5 * (1 - 0.5)  # 2 p_y (1 - p_y) at its top
+    assert mae < totals[-1] == pytest.approx(mae, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_classes", [3, 4, 10])
+def test_where_small_classes_pull_backwards_the_total_is_below_the_greatest(num_classes: int) -> None:
+    """The second case of the proof, by a grid over its one free number, the probability of the likeliest class."""
+    b = np.linspace(0, 1, 10_001)
+    spread = np.expm1(b) / (np.exp(b) + num_classes - b)
+    assert 2 * (spread * (1 - b) + b * np.minimum(spread, 1 - b)).max() < theory.greatest_total_gradient(num_classes)
 
 
 @pytest.mark.parametrize(("num_classes", "low", "high"), [(10, 1.4612, 2.4612), (100, 3.6222, 4.6222)])
@@ -168,22 +211,20 @@ def test_sharp_bound_is_attained() -> None:
 
 
 @claim
-@problems
-def test_noisy_risk_gap_is_bounded_over_any_set_of_classifiers(
-    seed: int, points: int, num_classes: int, fraction: float
-) -> None:
-    joint, classifiers = random_problem(seed, points, num_classes)
-    transition = np.random.default_rng(seed).dirichlet(np.full(num_classes, 0.5), num_classes).T
+@given(st.integers(0, 10**6), st.integers(2, 6), st.floats(0, 0.999))
+def test_theorem_3_5_excludes_nothing(seed: int, num_classes: int, fraction: float) -> None:
+    """Its bound is the printed formula, and at least 1: as far apart as two risks can be by Proposition 3.3."""
+    rng = np.random.default_rng(seed)
+    frequency = rng.dirichlet(np.ones(num_classes))
+    transition = rng.dirichlet(np.full(num_classes, 0.5), num_classes).T
     transition = fraction * transition + (1 - fraction) / num_classes
     for k, j in enumerate(transition.argmax(0)):
         transition[[j, k], k] = transition[[k, j], k]
-    clean, noisy = risks(joint, transition, classifiers)
-    gap = noisy[clean.argmin()] - noisy.min()
-    bound = theory.noisy_risk_gap_bound(transition, joint.sum(0))
-    assert 0 <= gap <= bound + 1e-12
-    expected_stay = sum(joint[:, k].sum() * transition[k, k] for k in range(num_classes))
+    bound = theory.noisy_risk_gap_bound(transition, frequency.tolist())
+    expected_stay = sum(frequency[k] * transition[k, k] for k in range(num_classes))
     assert bound == pytest.approx(num_classes * expected_stay)
-    assert bound >= 1 - 1e-9, "T_kk is the largest of C numbers that sum to 1"
+    low, high = theory.bounds(num_classes)
+    assert bound >= high - low - 1e-9, "T_kk is the largest of C numbers that sum to 1"
 
 
 @pytest.mark.parametrize(
@@ -218,6 +259,6 @@ def test_theorem_3_5_is_not_stretched_beyond_its_condition(
 
 
 def test_bounds_need_two_classes() -> None:
-    for function in (theory.bounds, theory.confidence_span):
+    for function in (theory.bounds, theory.confidence_span, theory.greatest_total_gradient):
         with pytest.raises(InputError, match="num_classes: expected 2 or more, found 1"):
             function(1)

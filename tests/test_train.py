@@ -161,6 +161,19 @@ def test_losses_are_recorded_for_right_and_wrong_labels_apart(tower):
     assert record["loss_right"] != pytest.approx(record["loss_wrong"], rel=1e-2)
 
 
+def test_losses_are_recorded_for_correct_and_incorrect_predictions_apart(tower):
+    data = problem(n=96, rate=0.5)
+    config = Config(method="coop", epochs=1, warmup_lr=0.0)
+    ((state, record),) = fit(data, config, tower)
+    logits = classify(state, config, tower)(torch.from_numpy(data.train_x))
+    losses = F.cross_entropy(logits, torch.from_numpy(data.labels), reduction="none").numpy()
+    correct = logits.argmax(1).numpy() == data.true_labels  # the truth, not the given label
+    assert 0 < correct.sum() < 96
+    assert (correct != (data.labels == data.true_labels)).any()
+    assert record["loss_correct"] == pytest.approx(losses[correct].mean(), rel=1e-5)
+    assert record["loss_incorrect"] == pytest.approx(losses[~correct].mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize("method", ["coop", "dspt"])
 def test_gradients_on_the_logits_are_recorded_for_right_and_wrong_labels_apart(tower, method):
     data = problem(n=96, rate=0.5)

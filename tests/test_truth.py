@@ -22,7 +22,10 @@ from dspt.runs import Run
 from dspt.workflows.evaluate import evaluate, zero_shot
 from dspt.workflows.train import run
 
-SIDES = {"loss_right", "loss_wrong", "gradient_right", "gradient_wrong", "gradient_histogram"}
+SIDES = {
+    *("loss_right", "loss_wrong", "gradient_right", "gradient_wrong", "gradient_histogram"),
+    *("loss_correct", "loss_incorrect"),
+}
 
 
 def trained(source, text_tower, out, spec="none", **settings):

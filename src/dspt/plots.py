@@ -1,4 +1,9 @@
-"""Pictures: colour-blind safe, told apart in grey by line style too."""
+"""Pictures: one look, colour-blind safe, told apart in grey by line style too.
+
+`look` is the look, `blank` an empty figure, `save` the file. On a figure, `panel` makes room for one thing, with a
+broken y-axis where `cut_below` says so; `fit` gives panels one scale; `name_lines` writes names where lines end, so
+that nobody has to look up a legend; `note` says below what a reader must know: text tower, seeds, what a band is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,10 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
@@ -36,24 +44,19 @@ _LINES: tuple[Any, ...] = (
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*", "<", ">", "p", "h", "d")
 
 # The methods of the paper's figures, chosen so that they differ most from each other.
-# MAE and DSPT are often one: dashes and open markers lie on top of solid ones, and both are seen.
+# MAE and DSPT are often one: thin dashes and open markers lie on top of a broad line, and both are seen.
 _CHOSEN: dict[str, dict[str, Any]] = {
-    "coop": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "CoOp (cross-entropy)"},
+    "coop": {"color": "#D55E00", "linestyle": "-.", "marker": "s", "label": "CoOp"},
     "mae": {
         "color": "#0072B2",
         "linestyle": "--",
+        "linewidth": 1.1,
         "marker": "^",
         "markerfacecolor": "white",
         "zorder": 2.5,
         "label": "MAE",
     },
-    "dspt": {
-        "color": "#009E73",
-        "linestyle": "-",
-        "marker": "o",
-        "markersize": 5,
-        "label": "DSPT (double softmax)",
-    },
+    "dspt": {"color": "#009E73", "linestyle": "-", "linewidth": 2.6, "marker": "o", "markersize": 5, "label": "DSPT"},
     "gce": {"color": "#CC79A7", "linestyle": (0, (1, 1)), "marker": "D", "label": "GCE"},
     "dspt-auto": {
         "color": "#000000",
@@ -70,6 +73,7 @@ ZERO_SHOT: dict[str, Any] = {
     "linewidth": 1.2,
     "label": "zero-shot",
 }
+ONE_COLUMN, TWO_COLUMNS = 3.25, 6.75  # the widths of a paper's column and of two, in inches
 PULL = r"$\sum_i |\partial L / \partial z_i|$"
 
 
@@ -107,7 +111,9 @@ def _derived(method: str) -> dict[str, Any]:
     }
 
 
-def accuracy_over_epochs(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float) -> None:
+def accuracy_over_epochs(
+    path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float, about: str = ""
+) -> None:
     """Draw test accuracy after each epoch, one panel for each noise, one line for each method.
 
     Parameters
@@ -118,50 +124,56 @@ def accuracy_over_epochs(path: Path, panels: Mapping[str, Mapping[str, Sequence[
         By title and name of the method: the accuracy in percent, one number an epoch.
     zero_shot : float
         The accuracy of zero-shot in percent, a horizontal line in each panel.
+    about : str
+        What stands below: the model, the seed.
     """
-    with look(10):
-        figure = blank(4.6 * len(panels), 3.6)
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (title, curves) in zip(axes, panels.items(), strict=True):
-            for method, values in curves.items():
-                every = max(1, len(values) // 8)
-                axis.plot(range(1, len(values) + 1), values, markevery=every, **style(method))
-            axis.axhline(zero_shot, **ZERO_SHOT)
-            axis.set_title(caption(title))
-            epochs_axis(axis)
-        axes[0].set_ylabel("test accuracy (%)")
-        legend(figure)
-        save(figure, path, dpi=150)
+    with look():
+        figure = blank(TWO_COLUMNS, 3.4)
+        cut = cut_below([value for curves in panels.values() for values in curves.values() for value in values])
+        drawn = []
+        for place, (title, curves) in zip(figure.add_gridspec(1, len(panels)), panels.items(), strict=True):
+            one = panel(figure, place, cut)
+            for axis in one.axes:
+                for method, values in curves.items():
+                    every = max(1, len(values) // 8)
+                    axis.plot(range(1, len(values) + 1), values, markevery=every, **style(method))
+                axis.axhline(zero_shot, **ZERO_SHOT)
+            one.top.set_title(caption(title))
+            epochs_axis(one.bottom)
+            drawn.append(one)
+        fit(drawn, cut)
+        name_y(drawn[:1], "test accuracy (%)")
+        note(figure, about)
+        for one in drawn[1:]:
+            one.hide_y()
+        name_lines(figure, drawn[-1:])
+        save(figure, path)
 
 
-def gradient_distribution(path: Path, panels: dict[str, np.ndarray], right: np.ndarray) -> None:
-    """Draw how strongly each sample pulls at the logits, right and wrong labels apart.
-
-    `panels` maps a title to the sum of |dL/dz| of each sample; `right` tells which labels are right.
+def gradient_distribution(
+    path: Path, panels: Mapping[str, tuple[Any, Mapping[str, Any], Mapping[str, float]]], about: str = ""
+) -> None:
+    """Draw how strongly each sample pulls at the logits, right and wrong labels apart, side by side.
 
     Parameters
     ----------
     path : Path
         The picture, a .png, .pdf or .svg file.
-    panels : dict of str to array of shape (N,)
-        The totals of all samples, by title.
-    right : bool array of shape (N,)
-        Which labels are right.
+    panels : mapping of str to (edges, counts, means)
+        By title, what `shares` takes.
+    about : str
+        What stands below: the model, the noise.
     """
-    with look(10):
-        figure = blank(4.6 * len(panels), 3.6)
+    with look():
+        figure = blank(TWO_COLUMNS, 2.7)
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (title, totals) in zip(axes, panels.items(), strict=True):
-            edges = np.linspace(0, max(2.0, float(totals.max())), 41)
-            parts = {"right": totals[right], "wrong": totals[~right]}
-            counts = {kind: np.histogram(part, edges)[0] for kind, part in parts.items()}
-            means = {kind: float(part.mean()) for kind, part in parts.items() if len(part)}
-            shares(axis, edges, counts, means)
+        for axis, (title, data) in zip(axes, panels.items(), strict=True):
+            shares(axis, *data)
             axis.set_title(caption(title))
             axis.set_xlabel(f"gradient on the logits, {PULL}")
         axes[0].set_ylabel("share of samples (%)")
-        legend(figure)
-        save(figure, path, dpi=150)
+        note(figure, about)
+        save(figure, path)
 
 
 def shares(
@@ -170,7 +182,7 @@ def shares(
     counts: Mapping[str, Any],
     means: Mapping[str, float],
 ) -> None:
-    """Draw histograms of "right" and "wrong" samples in percent of each, and their means.
+    """Draw histograms of "right" and "wrong" samples in percent of each, and their means with a name at each.
 
     Parameters
     ----------
@@ -183,9 +195,9 @@ def shares(
     means : mapping of str to float
         Under "right" and "wrong", where a vertical line is drawn; none for a key that is missing.
     """
-    for kind, color, label, hatch in (
-        ("right", RIGHT, "correctly labelled", ""),
-        ("wrong", WRONG, "mislabelled", "/////"),
+    for kind, color, label, hatch, height in (
+        ("right", RIGHT, "correctly labelled", "", 0.62),
+        ("wrong", WRONG, "mislabelled", "/////", 0.88),
     ):
         total = np.sum(counts[kind])
         if not total:
@@ -195,65 +207,92 @@ def shares(
         fill = {"facecolor": "none", "hatch": hatch} if hatch else {"facecolor": color + "59"}
         axis.stairs(share, edges, fill=True, edgecolor=color, linewidth=0, **fill)
         axis.stairs(share, edges, color=color, linewidth=0.8)
-        axis.fill_between([], [], [], edgecolor=color, linewidth=0.8, label=label, **fill)
         if kind in means:
-            style = "--" if hatch else "-"
-            axis.axvline(means[kind], color=color, linestyle=style, label=f"mean, {label}")
+            mean = means[kind]
+            axis.axvline(mean, color=color, linestyle="--" if hatch else "-", label=f"mean, {label}")
+            left = mean < (edges[0] + edges[-1]) / 2
+            axis.annotate(
+                f"{label},\nmean {mean:.2f}",
+                (mean, height),
+                (11 if left else -11, 0),
+                xycoords=axis.get_xaxis_transform(),
+                textcoords="offset points",
+                ha="left" if left else "right",
+                va="center",
+                color=color,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )
     axis.set_xlim(edges[0], edges[-1])
     axis.xaxis.get_major_locator().set_params(nbins=5)
 
 
-def confusion(path: Path, shares: np.ndarray, names: Sequence[str], title: str) -> None:
-    """Draw, for each true class (row), which labels it was given (columns), as shares.
+def confusion(
+    path: Path,
+    shares: np.ndarray,
+    names: Sequence[str],
+    title: str,
+    columns: str = "given label",
+    rows: str = "true class",
+) -> None:
+    """Draw, for each class (row), what it was taken for (columns), as shares: mistakes in colour, the rest framed.
+
+    The scale is linear and ends at the largest mistake, so that few mistakes are seen beside many right labels.
 
     Parameters
     ----------
     path : Path
         The picture, a .png, .pdf or .svg file.
     shares : array of shape (C, C)
-        The share, in 0..1, of true class (row) and given label (column).
+        The share, in 0..1, of each row that is in each column.
     names : sequence of C str
-        The names of the classes; they are left out for more than 40.
+        The names of the classes; they are left out, and the numbers, for more than 40.
     title : str
         The line above the picture.
+    columns, rows : str
+        What the columns and the rows are.
     """
-    from matplotlib.colors import PowerNorm
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
     from matplotlib.ticker import PercentFormatter
 
-    with look(10):
+    with look():
         classes = len(names)
-        side = float(np.clip(0.42 * classes, 3.4, 8.5))
+        side = float(np.clip(0.36 * classes, 3.0, 9.0))
         figure = blank(side + 1.6, side, layout="tight")
         axis = figure.subplots()
-        # The root makes a few mistakes visible beside a diagonal of many right labels.
-        image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="equal")
+        off = np.where(np.eye(classes, dtype=bool), np.nan, shares)
+        most = max(0.05, float(np.nanmax(off, initial=0)))
+        image = axis.imshow(off, cmap="Blues", norm=Normalize(0, most), aspect="equal")
+        for place in range(classes):
+            frame = Rectangle((place - 0.46, place - 0.46), 0.92, 0.92, fill=False, edgecolor="0.5", linewidth=0.8)
+            axis.add_patch(frame)
         axis.grid(False)
         if classes <= 40:
             whole = map(printable, names)
             short = [caption(name if len(name) <= 18 else name[:17] + "…") for name in whole]
-            size = 10 if classes <= 20 else 6.5
+            size = 9 if classes <= 20 else 8
             axis.set_xticks(range(classes), short, rotation=90, fontsize=size)
             axis.set_yticks(range(classes), short, fontsize=size)
-        if classes <= 16:
             for (row, column), share in np.ndenumerate(shares):
                 if share >= 0.005:
-                    color = "white" if share > 0.35 else "black"
+                    dark = row != column and share > 0.6 * most
+                    text = f"{100 * share:.0f}"
                     axis.text(
                         column,
                         row,
-                        f"{100 * share:.0f}",
+                        text,
                         ha="center",
                         va="center",
-                        color=color,
-                        fontsize=8,
+                        color="white" if dark else "black",
+                        weight="bold" if row == column else "normal",
+                        fontsize=8 if classes <= 20 else 6,
                     )
-        axis.set_xlabel("given label")
-        axis.set_ylabel("true class")
-        axis.set_title(caption(title), fontsize=10)
+        axis.set_xlabel(f"{columns} (% of the {rows}; framed: no mistake)" if classes <= 40 else columns)
+        axis.set_ylabel(rows)
+        axis.set_title(caption(title))
         bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, format=PercentFormatter(1, 0))
-        bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
-        bar.set_label("share of the true class")
-        save(figure, path, dpi=150, bbox_inches="tight")
+        bar.set_label(f"mistakes, share of the {rows}")
+        save(figure, path, bbox_inches="tight")
 
 
 def critical_difference(
@@ -368,12 +407,182 @@ def blank(width: float, height: float, layout: Literal["constrained", "tight"] =
     return Figure(figsize=(width, height), layout=layout)
 
 
-def share_y(axes: Sequence[Any]) -> None:
-    """Return panels already drawn one y-axis, on which the data of all of them fit."""
-    for axis in axes[1:]:
-        axis.sharey(axes[0])
-    for axis in axes[:1]:
-        axis.autoscale(axis="y")
+@dataclass(frozen=True)
+class Panel:
+    """Axes that show one thing: one, or two where the y-axis is broken, the upper first."""
+
+    axes: tuple[Any, ...]
+
+    @property
+    def top(self) -> Any:
+        """The axes that bear the title."""
+        return self.axes[0]
+
+    @property
+    def bottom(self) -> Any:
+        """The axes that bear the x-axis."""
+        return self.axes[-1]
+
+    def hide_y(self) -> None:
+        """Leave out the numbers of the y-axis, which a panel to the left has."""
+        for axis in self.axes:
+            axis.tick_params(which="both", labelleft=False)
+
+
+def cut_below(values: Sequence[float] | np.ndarray) -> float | None:
+    """Return where to break the y-axis: below most of the values, if they take less than a quarter of the range.
+
+    What is compared are the best lines; one that falls far below would press them into one. None if nothing is gained.
+    The upper part is at least a twelfth of the range, so that chance does not look like a difference, and goes down to
+    the next gap if that is near, so that no line is cut that stays with the others.
+    """
+    found = np.sort(np.asarray(values, dtype=float))
+    found = found[np.isfinite(found)]
+    if len(found) < 8:
+        return None
+    low, floor, high = np.quantile(found, (0, 0.35, 1))
+    span = high - low
+    if span < 5 or high - floor > span / 4:
+        return None
+    cut = high - max(1.2 * (high - floor), span / 12)
+    above = found[1:][np.diff(found) > span / 30]  # values with a gap below them
+    near = above[(above > high - span / 6) & (above <= max(cut, floor))]
+    return float(np.floor(min(cut, near[-1] - span / 60) if len(near) else cut))
+
+
+def panel(figure: Any, place: Any, cut: float | None = None) -> Panel:
+    """Return new axes at a place of a gridspec: one, or two above each other for a y-axis that is broken.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+    place : SubplotSpec
+        A cell of `figure.add_gridspec`.
+    cut : float, optional
+        Where the y-axis is broken, as `cut_below` says. Draw everything on both axes; `fit` sets what they show.
+    """
+    if cut is None:
+        return Panel((figure.add_subplot(place),))
+    upper, lower = (figure.add_subplot(part) for part in place.subgridspec(2, 1, hspace=0.0))
+    lower.sharex(upper)
+    upper.spines["bottom"].set_visible(False)
+    upper.tick_params(bottom=False, labelbottom=False)
+    mark = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 7, "linestyle": "none", "color": "k", "clip_on": False}
+    for axis, height in ((upper, 0), (lower, 1)):
+        axis.plot([0], [height], transform=axis.transAxes, label="_break", mew=0.8, mec="k", **mark)
+    return Panel((upper, lower))
+
+
+def fit(panels: Sequence[Panel], cut: float | None = None) -> None:
+    """Give panels already drawn one y-axis, on which the data of all of them fit, broken at `cut`."""
+    boxes = [axis.dataLim for one in panels for axis in one.axes]
+    found = [(box.y0, box.y1) for box in boxes if np.isfinite(box.get_points()).all()]
+    if not found:
+        return
+    low, high = min(y0 for y0, _ in found), max(y1 for _, y1 in found)
+    edges = [(low, high)] if cut is None else [(cut, high), (min(low, cut - 1), cut)]
+    for one in panels:
+        for number, (axis, (bottom, top)) in enumerate(zip(one.axes, edges, strict=True)):
+            pad = 0.05 * (top - bottom or 1)
+            # no room at the break: there the axis goes on
+            axis.set_ylim(bottom - (0 if number < len(edges) - 1 else pad), top + (0 if number else pad))
+            axis.yaxis.get_major_locator().set_params(nbins=6 if cut is None else 4)
+            if cut is not None:
+                _mark_between(axis, bottom, top)
+
+
+def _mark_between(axis: Any, bottom: float, top: float) -> None:
+    """Leave out markers that are on the other side of the break, of which a part would still be seen."""
+    for line in axis.lines:
+        heights = np.asarray(line.get_ydata(), dtype=float)
+        if not str(line.get_label()).startswith("_") and len(heights) > 1:
+            marked = range(0, len(heights), line.get_markevery() or 1)
+            line.set_markevery([i for i in marked if bottom <= heights[i] <= top])
+
+
+def name_y(panels: Sequence[Panel], text: str) -> None:
+    """Name the y-axis of panels once each; where it is broken, at the middle of both parts."""
+    for one in panels:
+        one.top.set_ylabel(text, y=0.5 if one.top is one.bottom else 0.0)
+
+
+def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
+    """Write the name of each line where it ends, right of the panel; names that would meet are moved apart.
+
+    Call it last: names have their place by what was drawn before.
+    """
+    figure.draw_without_rendering()
+    written = []
+    for one in panels:
+        for axis in one.axes:
+            low, high = axis.get_ylim()
+            found = {}
+            for line in axis.lines:
+                height = np.asarray(line.get_ydata(), dtype=float)
+                height = height[np.isfinite(height)]
+                named = not str(line.get_label()).startswith("_")
+                # at the break a line belongs to the upper part
+                if named and len(height) and low <= height[-1] <= high and (height[-1] < high or axis is one.top):
+                    found[line.get_label()] = (float(height[-1]), line.get_color())
+            written.append((axis, [_name(axis, text, *at) for text, at in found.items()]))
+    figure.draw_without_rendering()  # the names take room, so the panels have another height now
+    for axis, names in written:
+        _spread(axis, names)
+
+
+def _name(axis: Any, text: str, height: float, color: Any) -> Any:
+    """Return a name right of the axes at a height, tied to it by a thin line if it is moved."""
+    return axis.annotate(
+        text,
+        (1, height),
+        (7, 0),
+        xycoords=axis.get_yaxis_transform(),
+        textcoords="offset points",
+        color=color,
+        va="center",
+        annotation_clip=False,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": color,
+            "linewidth": 0.6,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        },
+    )
+
+
+def _spread(axis: Any, names: Sequence[Any]) -> None:
+    """Move names up and down until none meets another, as little as it takes."""
+    dots = axis.figure.dpi / 72
+    names = sorted(names, key=lambda name: name.xy[1])
+    across, bottom = axis.get_xlim()[0], axis.bbox.y0 / dots
+    wanted = [axis.transData.transform((across, name.xy[1]))[1] / dots - bottom for name in names]
+    sizes = [name.get_fontsize() * (1.1 + 1.2 * name.get_text().count("\n")) for name in names]
+    gaps = [(a + b) / 2 for a, b in pairwise(sizes)]
+    heights = list(wanted)
+    for _ in range(100):  # pushes pairs apart until all is still; a few names need a few rounds
+        still = True
+        for i, gap in enumerate(gaps):
+            missing = gap - (heights[i + 1] - heights[i])
+            if missing > 1e-3:
+                still = False
+                heights[i] -= missing / 2
+                heights[i + 1] += missing / 2
+        # not above or below the axes, where the next ones are
+        over = max(0.0, max(heights, default=0.0) - axis.bbox.height / dots) + min(0.0, min(heights, default=0.0))
+        heights = [height - over for height in heights]
+        if still:
+            break
+    for name, at, height in zip(names, wanted, heights, strict=True):
+        name.set_position((7, height - at))
+
+
+def note(figure: Any, text: str) -> None:
+    """Write below all panels what a reader must know of them, in lines that fit the figure's width."""
+    if text:
+        lines = wrap(caption(text), int(17.5 * figure.get_figwidth()))
+        figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="0.3")
 
 
 def legend(figure: Any, columns: int = 5) -> None:

@@ -26,7 +26,7 @@ from dspt.problem import Problem, Task
 LAST_EPOCHS = 5
 
 # Bins of the gradient's distribution. Under cross-entropy a sample's total is below 2, under the double softmax less.
-_GRADIENT_BINS = np.linspace(0, 2, 41)
+GRADIENT_BINS = np.linspace(0, 2, 41)
 
 # Samples, and samples times classes, that an estimate of the noise looks at: its error is not of their number then.
 _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
@@ -109,7 +109,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             if len(phase.samples) >= learner.smallest_batch
         ]
         steps = sum(len(planned) for _, planned in phases)
-        seen, losses, gradients, norms, done = [], [], [], [], 0
+        seen, losses, gradients, predictions, norms, done = [], [], [], [], [], 0
         for phase, planned in phases:
             for batch in planned:
                 samples, places = phase.samples[batch.places], sent(batch.places, device)
@@ -132,6 +132,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
                 losses.append(loss.detach())
                 norms.append(logits.detach().norm(dim=1).max())
                 gradients.append(len(samples) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
+                predictions.append(logits.detach().argmax(1))
                 on_step(done, steps, losses[-1])
 
         state = State(
@@ -144,7 +145,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             setting = f"warmup_lr = {rate}" if epoch < learner.warmup else f"lr = {config.lr}"
             raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
-        record |= _means(problem, seen, losses, gradients)
+        record |= _means(problem, seen, losses, gradients, predictions)
         if norms:
             record["longest_logits"] = float(torch.stack(norms).max())
         found = findings(state)
@@ -361,11 +362,16 @@ def _step(learnt: Parameters, momentum: list[Tensor | None], rate: float, factor
 
 
 def _means(
-    problem: Problem, seen: list[np.ndarray], losses: list[Tensor], gradients: list[Tensor]
+    problem: Problem,
+    seen: list[np.ndarray],
+    losses: list[Tensor],
+    gradients: list[Tensor],
+    predictions: list[Tensor],
 ) -> dict[str, float | None]:
     """Return the epoch's mean loss; where the truth is known, loss and gradient of right and wrong labels apart.
 
-    A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures.
+    A sample's gradient is the sum of |dL/dz| over the classes, as in the paper's figures. The loss is also given of
+    samples whose true class was predicted ("correct") and of others ("incorrect"), before the step that they are in.
     """
     if not seen:
         return {"loss": None}
@@ -376,6 +382,10 @@ def _means(
         for name, mask in sides.items():
             for what, values in (("loss", loss), ("gradient", gradient)):
                 record[f"{what}_{name}"] = float(values[mask].mean()) if mask.any() else None
+        truth = problem.true_labels[np.concatenate(seen)]  # type: ignore[index]  # known where sides are
+        hit = torch.cat(predictions).cpu().numpy() == truth
+        for name, mask in (("correct", hit), ("incorrect", ~hit & (truth >= 0))):
+            record[f"loss_{name}"] = float(loss[mask].mean()) if mask.any() else None
     return record
 
 
@@ -383,9 +393,9 @@ def _histogram(problem: Problem, seen: list[np.ndarray], gradients: list[Tensor]
     """Return how the samples' gradients are distributed, right and wrong labels apart; the last bin is open."""
     if (sides := _sides(problem, seen)) is None:
         return {}
-    values = torch.cat(gradients).cpu().numpy().clip(max=_GRADIENT_BINS[-1])
-    counts = {name: np.histogram(values[mask], _GRADIENT_BINS)[0].tolist() for name, mask in sides.items()}
-    return {"gradient_histogram": {"edges": _GRADIENT_BINS.round(6).tolist(), **counts}}
+    values = torch.cat(gradients).cpu().numpy().clip(max=GRADIENT_BINS[-1])
+    counts = {name: np.histogram(values[mask], GRADIENT_BINS)[0].tolist() for name, mask in sides.items()}
+    return {"gradient_histogram": {"edges": GRADIENT_BINS.round(6).tolist(), **counts}}
 
 
 def _sides(problem: Problem, seen: list[np.ndarray]) -> dict[str, np.ndarray] | None:

@@ -61,6 +61,7 @@ def list_experiments(json_output: Json = False) -> None:
     Examples:
       dspt experiments
     """
+    from dspt.experiments import landscape
     from dspt.experiments.catalogue import EXPERIMENTS
 
     rows: list[dict[str, Any]] = [
@@ -76,6 +77,8 @@ def list_experiments(json_output: Json = False) -> None:
         }
         for one in EXPERIMENTS.values()
     ]
+    nothing: dict[str, Any] = {"datasets": [], "noises": [], "methods": [], "seeds": [], "runs": 0}
+    rows.append({"name": landscape.NAME, "kind": "figure", "title": landscape.TITLE} | nothing)
     if json_output:
         print_json({"experiments": rows})
         return
@@ -291,7 +294,9 @@ def compare(
 def figure(
     name: Name,
     runs: Runs = Path("runs"),
-    out: Annotated[Path, typer.Option(help="The folder for NAME.pdf and NAME.png.")] = Path("figures"),
+    out: Annotated[
+        Path, typer.Option(help="The folder for NAME.pdf and NAME.png; for loss-landscape also one .html file.")
+    ] = Path("figures"),
     only: Only = None,
     where: Where = None,
     overwrite: Replace = False,
@@ -299,14 +304,29 @@ def figure(
 ) -> None:
     """Draw a figure of the paper from run folders, as PDF and PNG. Figures that dspt drew there are replaced.
 
+    loss-landscape is drawn from formulas and needs no runs: the losses and their gradients, also as an HTML page with
+    sliders, for teaching.
+
     \b
     Examples:
       dspt figure accuracy-vs-noise
       dspt figure loss-curves --runs runs --out paper/figures
+      dspt figure loss-landscape --out landscape.html
     """
     from dspt import plots
-    from dspt.experiments import figures, grid
+    from dspt.experiments import figures, grid, landscape
 
+    if name == landscape.NAME:
+        if only or where:
+            raise InputError(f"{name}: it is drawn from formulas, so there are no runs to choose from")
+        files = landscape.draw(out, overwrite)
+        if json_output:
+            print_json({"files": [str(file) for file in files], "title": landscape.TITLE, "not_used": []})
+            return
+        print(*files, sep="\n")
+        return
+    if out.suffix.lower() == ".html":
+        raise InputError(f"{out}: only {landscape.NAME} has a page; give a folder for the picture")
     for suffix in (".pdf", ".png"):
         plots.check_path(out / f"{name}{suffix}", overwrite)
     results, not_used = _results(name, runs, only, where)

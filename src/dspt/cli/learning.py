@@ -425,11 +425,11 @@ def demo(
     if json_output:
         print_json(result)
         return
-    methods = list(result["sym60"])
+    widths = [(method, max(8, len(method) + 2)) for method in result["sym60"]]
     print()
-    print(f"{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>8}" for m in methods))
+    print(f"{'test accuracy (%)':<42}{'zero-shot':>10}" + "".join(f"{m:>{width}}" for m, width in widths))
     for key, title in (("sym60", NOISES["sym60"][1]), ("pair40", NOISES["pair40"][1])):
-        values = "".join(f"{figure(result[key][m], 1):>8}" for m in methods)
+        values = "".join(f"{figure(result[key][m], 1):>{width}}" for m, width in widths)
         print(f"{title:<42}{figure(result['zero_shot'], 1):>10}{values}")
     shown = f"means of the last {min(5, epochs - 1)} epochs" if epochs > 2 else "of one epoch"
     print("", f"{shown}, model {result['model']}, seed {seed}", *result["plots"], sep="\n")

@@ -199,7 +199,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Mean loss of correctly and wrongly labelled samples over the first epochs",
             _every(("Caltech101",), ("sym:0.4", "pair:0.4")),
             (COOP, MAE, DSPT),
-            seeds=(1,),
         ),
         Experiment(
             "gradient-curves",
@@ -207,7 +206,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Mean gradient on the logits of correctly and wrongly labelled samples over the first epochs",
             _every(("Caltech101", "DTD"), ("sym:0.6",)),
             (COOP, MAE, DSPT),
-            seeds=(1,),
         ),
         Experiment(
             "logitclip-tau",
@@ -227,10 +225,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "early-accuracy",
             "figure",
-            "Accuracy in the first epochs under 80 % symmetric noise",
+            "Accuracy, and loss of correct and incorrect predictions, in the first epochs under 80 % symmetric noise",
             _every(("Caltech101",), ("sym:0.8",)),
             (COOP, MAE, DSPT),
-            seeds=(1,),
         ),
     )
 }

@@ -44,8 +44,10 @@ def curve(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -
     return np.stack([row[:length] for row in rows])
 
 
-def sides(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -> dict[str, np.ndarray]:
-    """Return the curves of right and of wrong labels.
+def sides(
+    results: Results, runs: Sequence[TableRun], field: str, epochs: int, parts: Sequence[str] = SIDES
+) -> dict[str, np.ndarray]:
+    """Return the curves of two parts of the samples: of right and of wrong labels, unless told otherwise.
 
     Parameters
     ----------
@@ -57,13 +59,15 @@ def sides(results: Results, runs: Sequence[TableRun], field: str, epochs: int) -
         The field of an epoch's record without "_right" or "_wrong", such as "loss".
     epochs : int
         How many epochs to take at most.
+    parts : sequence of str
+        ("right", "wrong") labels, or ("correct", "incorrect") predictions.
 
     Returns
     -------
     dict of str to float array
-        Under "right" and "wrong", what `curve` returns.
+        By part, what `curve` returns.
     """
-    return {side: curve(results, runs, f"{field}_{side}", epochs) for side in SIDES}
+    return {part: curve(results, runs, f"{field}_{part}", epochs) for part in parts}
 
 
 def histogram(

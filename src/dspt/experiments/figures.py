@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,17 +16,19 @@ from dspt.experiments.catalogue import Condition, Variant
 from dspt.experiments.collect import Cell, Results, TableRun
 from dspt.internal.errors import InputError
 
-# The widths of one and of two columns of a paper, in inches.
-ONE_COLUMN, TWO_COLUMNS = 3.25, 6.75
 LOSS_EPOCHS = GRADIENT_EPOCHS = 20
 EARLY_EPOCHS = 10
 
+# What is drawn apart: by the label, and by the prediction.
 _SIDES = {
-    "right": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly labelled"},
+    "right": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly\nlabelled"},
     "wrong": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "mislabelled"},
+    "correct": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly\npredicted"},
+    "incorrect": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "incorrectly\npredicted"},
 }
-_UNCUT = r"nothing is cut: no logits as long as $1/\tau$"
-_BOUND = {"color": "0.3", "linewidth": 0.7, "label": "bounds of DSPT's loss"}
+_UNCUT = r"Shaded: nothing is cut, since no logits are as long as $1/\tau$."
+_BOUND = {"color": "0.3", "linewidth": 0.7}
+_BAND = "Bands: one standard deviation over seeds."
 
 
 def draw(results: Results, path: Path) -> list[Path]:
@@ -49,28 +51,31 @@ def draw(results: Results, path: Path) -> list[Path]:
 
 def accuracy_vs_noise(results: Results) -> Any:
     """Return the figure of test accuracy over the share of wrong labels, two panels a dataset."""
-    panels = []
+    found = []
     for dataset in results.experiment.datasets:
         for kind in words.KINDS:
             lines = _accuracy_lines(results, dataset, kind)
             if any(share > 0 for points in lines.values() for share in points):
-                panels.append((dataset, kind, lines))
+                found.append((dataset, kind, lines))
+    cuts = {
+        dataset: plots.cut_below(_means(lines for one, _, lines in found if one == dataset)) for dataset, *_ in found
+    }
     # Two datasets side by side fill the width of a page.
-    figure, axes = _panels(results, len(panels), 4 if len({p[0] for p in panels}) > 1 else 2)
-    for index, (axis, (dataset, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
-        for variant, points in lines.items():
-            _points(axis, points, **plots.style(variant.method, variant.label))
-        _finish(axis, results, dataset, f"{plots.caption(dataset)}\n{words.KINDS[kind]}")
-        axis.set_xlabel("wrong labels (%)")
+    figure, panels = _panels(results, [cuts[dataset] for dataset, *_ in found], 4 if len(cuts) > 1 else 2)
+    for index, (panel, (dataset, kind, lines)) in enumerate(zip(panels, found, strict=True)):
+        for axis in panel.axes:
+            for variant, points in lines.items():
+                _points(axis, points, **plots.style(variant.method, variant.label))
+        _finish(panel, results, dataset, f"{plots.caption(dataset)}\n{words.KINDS[kind]}")
+        panel.bottom.set_xlabel("wrong labels (%)")
         shares = _shares(results, dataset, kind)
-        axis.set_xticks(shares)
-        axis.set_xlim(-0.05 * shares[-1], 1.05 * shares[-1])
-        if not _starts_row(axis) and panels[index - 1][0] == dataset:
-            axis.tick_params(labelleft=False)
-    for dataset in results.experiment.datasets:
-        plots.share_y([a for a, panel in zip(axes, panels, strict=True) if panel[0] == dataset])
-    plots.legend(figure)
-    return figure
+        panel.bottom.set_xticks(shares)
+        panel.bottom.set_xlim(-0.05 * shares[-1], 1.05 * shares[-1])
+        if not _starts_row(panel) and found[index - 1][0] == dataset:
+            panel.hide_y()
+    for dataset, cut in cuts.items():
+        plots.fit([one for one, data in zip(panels, found, strict=True) if data[0] == dataset], cut)
+    return _named(figure, results, _ends_of_rows(panels), _BAND, *([_OWN] if len(cuts) > 1 else []))
 
 
 def gradient_distribution(results: Results) -> Any:
@@ -84,8 +89,7 @@ def gradient_distribution(results: Results) -> Any:
         if panel.bottom:
             panel.axis.set_xlabel(f"gradient on the logits, {plots.PULL}")
     _label_rows(grid, "share of samples (%)", one_scale=True)
-    plots.legend(figure, columns=4)
-    return figure
+    return _named(figure, results, [], "One pass over the training samples, nothing learnt.")
 
 
 def loss_curves(results: Results) -> Any:
@@ -96,43 +100,49 @@ def loss_curves(results: Results) -> Any:
     figure, grid = _grid(results, lambda runs: (runs[0], curves.sides(results, runs, "loss", LOSS_EPOCHS)))
     for panel in grid:
         run, sides = panel.data
-        _draw_sides(panel, sides)
+        _draw_sides(panel.axis, sides)
         if (panel.variant.method, panel.variant.options) == ("dspt", ()):
-            for bound in _bounds(run):
-                panel.axis.axhline(bound, **_BOUND)
+            for bound, name in zip(_bounds(run), ("lower bound", "upper bound"), strict=True):
+                panel.axis.axhline(bound, label=name, **_BOUND)
     # One loss on one dataset can be compared between noises; two losses never can.
-    alike: dict[tuple[str, str], list[Any]] = {}
+    alike: dict[tuple[str, str], list[plots.Panel]] = {}
     for panel in grid:
-        alike.setdefault((panel.condition.dataset, panel.variant.label), []).append(panel.axis)
-    for axes in alike.values():
-        plots.share_y(axes)
+        alike.setdefault((panel.condition.dataset, panel.variant.label), []).append(plots.Panel((panel.axis,)))
+    for panels in alike.values():
+        plots.fit(panels)
     _label_rows(grid, "mean loss")
-    plots.legend(figure)
-    return figure
+    return _named(
+        figure, results, _last_of_rows(grid), _BAND, "Each loss has its own scale, the same under every noise."
+    )
 
 
 def gradient_curves(results: Results) -> Any:
     """Return the figure of how strongly right and wrong labels pull over the first epochs."""
     figure, grid = _grid(results, lambda runs: curves.sides(results, runs, "gradient", GRADIENT_EPOCHS))
     for panel in grid:
-        _draw_sides(panel, panel.data)
+        # Its parts differ by a factor of a hundred: on a linear axis all but cross-entropy would be zero.
+        panel.axis.set_yscale("log", subs=[2, 5])
+        for which in (panel.axis.yaxis.set_major_formatter, panel.axis.yaxis.set_minor_formatter):
+            which(lambda value, _: f"{value:g}")
+        _draw_sides(panel.axis, panel.data)
     _label_rows(grid, f"mean {plots.PULL}", one_scale=True)
-    plots.legend(figure)
-    return figure
+    return _named(figure, results, _last_of_rows(grid), _BAND, "Logarithmic scale, the same in a row.")
 
 
 def logitclip_tau(results: Results) -> Any:
     """Return the figure of LogitClip's accuracy over its threshold, against CoOp, DSPT and zero-shot."""
     experiment = results.experiment
     thresholds = {v.label: tau for v in experiment.variants if (tau := _tau(v)) is not None}
-    panels = []
+    found = []
     for condition in experiment.conditions:
         cells = {tau: results.cell(condition, label) for label, tau in thresholds.items()}
         points = {tau: cell for tau, cell in sorted(cells.items()) if cell.values}
         if points:
-            panels.append((condition, points))
-    figure, axes = _panels(results, len(panels), min(4, len(panels)))
-    for axis, (condition, points) in zip(axes, panels, strict=True):
+            found.append((condition, points))
+    figure, panels = _panels(results, [None] * len(found), min(4, len(found)))
+    shaded = False
+    for panel, (condition, points) in zip(panels, found, strict=True):
+        axis = panel.top
         axis.set_xscale("log")
         _points(axis, points, **plots.style("logitclip"))
         for variant in experiment.variants:
@@ -143,29 +153,51 @@ def logitclip_tau(results: Results) -> Any:
                 if cell.std:
                     low, high = cell.mean - cell.std, cell.mean + cell.std
                     axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
-        _finish(axis, results, condition.dataset, _title(condition))
-        _mark_unclipped(axis, results, condition)
+        _finish(panel, results, condition.dataset, _title(condition))
+        shaded |= _mark_unclipped(axis, results, condition)
         axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
-    plots.legend(figure)
-    return figure
+    notes = [_BAND, *([_UNCUT] if shaded else []), *([_OWN] if len(panels) > 1 else [])]
+    return _named(figure, results, panels[-1:], *notes)
 
 
 def early_accuracy(results: Results) -> Any:
-    """Return the figure of test accuracy after each of the first epochs."""
-    variants = results.experiment.variants
-    conditions = [s for s in results.experiment.conditions if any(results.runs_of(s, v) for v in variants)]
-    figure, axes = _panels(results, len(conditions), min(3, len(conditions)), height=2.1)
-    for axis, condition in zip(axes, conditions, strict=True):
-        for variant in variants:
-            if runs := results.runs_of(condition, variant):
-                values = curves.curve(results, runs, "accuracy", EARLY_EPOCHS)
-                _line(axis, values, **plots.style(variant.method, variant.label))
-        _finish(axis, results, condition.dataset, _title(condition))
-        plots.epochs_axis(axis)
-    plots.legend(figure, columns=4)
-    return figure
+    """Return the figure of the first epochs: test accuracy, and the losses of correct and incorrect predictions.
+
+    The paper's text speaks of the losses, its caption of the accuracy.
+    """
+    experiment = results.experiment
+    found = {
+        condition: runs
+        for condition in experiment.conditions
+        if (runs := {v: some for v in experiment.variants if (some := results.runs_of(condition, v))})
+    }
+    if not found:
+        raise _nothing(results)
+    figure = plots.blank(plots.TWO_COLUMNS, 4.4 * len(found))
+    spec = figure.add_gridspec(2 * len(found), len(experiment.variants), height_ratios=[1.3, 1] * len(found))
+    named = []
+    for row, (condition, runs) in enumerate(found.items()):
+        values = {v: curves.curve(results, some, "accuracy", EARLY_EPOCHS) for v, some in runs.items()}
+        cut = plots.cut_below(np.concatenate([one.mean(axis=0) for one in values.values()]))
+        panel = plots.panel(figure, spec[2 * row, :], cut)
+        for axis in panel.axes:
+            for variant, one in values.items():
+                _line(axis, one, **plots.style(variant.method, variant.label))
+        _finish(panel, results, condition.dataset, _title(condition).replace("\n", ", "))
+        plots.epochs_axis(panel.bottom)
+        plots.fit([panel], cut)
+        named.append(panel)
+        for column, variant in enumerate(runs):
+            axis = figure.add_subplot(spec[2 * row + 1, column])
+            losses = curves.sides(results, runs[variant], "loss", EARLY_EPOCHS, ("correct", "incorrect"))
+            _draw_sides(axis, losses)
+            axis.set_title(plots.caption(variant.label))
+            if not column:
+                axis.set_ylabel("mean training loss")
+        named.append(plots.Panel((axis,)))
+    return _named(figure, results, named, _BAND, "Each loss has its own scale.")
 
 
 FIGURES: dict[str, Callable[[Results], Any]] = {
@@ -191,16 +223,51 @@ class _Panel:
     bottom: bool
 
 
-def _panels(results: Results, count: int, columns: int, height: float = 1.9) -> tuple[Any, Any]:
-    """Return a figure and its panels, filled row by row."""
-    if not count:
+_OWN = "Each dataset has its own scale."
+
+
+def _panels(
+    results: Results, cuts: Sequence[float | None], columns: int, height: float = 1.9
+) -> tuple[Any, list[plots.Panel]]:
+    """Return a figure and its panels, filled row by row: one for each cut of a y-axis, None for one in one piece."""
+    if not cuts:
         raise _nothing(results)
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    width = ONE_COLUMN if count == 1 else TWO_COLUMNS
+    columns = min(columns, len(cuts))
+    rows = -(-len(cuts) // columns)
+    if any(cut is not None for cut in cuts):
+        height += 0.7
+    width = plots.ONE_COLUMN if len(cuts) == 1 else plots.TWO_COLUMNS
     figure = plots.blank(width, rows * height + 0.4)
     spec = figure.add_gridspec(rows, columns)
-    return figure, [figure.add_subplot(spec[i // columns, i % columns]) for i in range(count)]
+    return figure, [plots.panel(figure, spec[i // columns, i % columns], cut) for i, cut in enumerate(cuts)]
+
+
+def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *sentences: str) -> Any:
+    """Return the figure with what it was made with below it, and names at the lines of these panels."""
+    settings = results.runs[0].settings
+    models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
+    seeds = sorted({run.seed for run in results.runs})
+    several = len(seeds) > 1
+    made = [
+        f"Text tower: {', '.join(models)}",
+        f"learnt: {settings['learner']}",
+        f"{settings['epochs']} epochs" if settings["epochs"] != 1 else "1 epoch",
+        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}",
+    ]
+    told = [sentence for sentence in sentences if several or sentence != _BAND]
+    plots.note(figure, " ".join([f"{'; '.join(made)}.", *told]))
+    plots.name_lines(figure, panels)
+    return figure
+
+
+def _ends_of_rows(panels: Sequence[plots.Panel]) -> list[plots.Panel]:
+    """Return the panels at which a row ends."""
+    return [a for a, b in zip(panels, [*panels[1:], None], strict=True) if b is None or _starts_row(b)]
+
+
+def _last_of_rows(grid: Sequence[_Panel]) -> list[plots.Panel]:
+    """Return the last panel of each row of a grid."""
+    return [plots.Panel((list(row)[-1].axis,)) for _, row in groupby(grid, key=lambda panel: panel.condition)]
 
 
 def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any, list[_Panel]]:
@@ -217,7 +284,7 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
     rows = list(dict.fromkeys(condition for condition, _ in found))
     columns = [variant for variant in experiment.variants if any(variant == v for _, v in found)]
     figure = plots.blank(
-        ONE_COLUMN if len(columns) == 1 else TWO_COLUMNS,
+        plots.ONE_COLUMN if len(columns) == 1 else plots.TWO_COLUMNS,
         len(rows) * (2.1 if len(columns) < 3 else 1.7) + 0.6,
     )
     spec = figure.add_gridspec(len(rows), len(columns))
@@ -236,15 +303,17 @@ def _grid(results: Results, read: Callable[[list[TableRun]], Any]) -> tuple[Any,
 
 
 def _label_rows(grid: Sequence[_Panel], text: str, one_scale: bool = False) -> None:
-    """Name the y-axis of each row once, at its left; with `one_scale` the row shares it from 0 on."""
+    """Name the y-axis of each row once, at its left; with `one_scale` the row shares it."""
     for _, row in groupby(grid, key=lambda panel: panel.condition):
         first, *others = row
         first.axis.set_ylabel(f"{first.own}\n{text}" if first.own else text)
         if one_scale:
-            plots.share_y([first.axis, *(panel.axis for panel in others)])
-            first.axis.set_ylim(bottom=0)
             for panel in others:
-                panel.axis.tick_params(labelleft=False)
+                panel.axis.sharey(first.axis)
+                panel.axis.tick_params(which="both", labelleft=False)
+            first.axis.autoscale(axis="y")
+            if first.axis.get_yscale() == "linear":
+                first.axis.set_ylim(bottom=0)
 
 
 def _common(conditions: Sequence[Condition]) -> tuple[str, dict[Condition, str]]:
@@ -259,18 +328,19 @@ def _title(condition: Condition) -> str:
     return f"{plots.caption(condition.dataset)}\n{plots.caption(words.phrase(condition.noise))}"
 
 
-def _finish(axis: Any, results: Results, dataset: str, title: str) -> None:
+def _finish(panel: plots.Panel, results: Results, dataset: str, title: str) -> None:
     """Add to a panel of accuracies what all of them have: zero-shot, a title, and the name of the y-axis."""
     zero_shot = results.zero_shot.get(dataset, Cell()).mean
     if zero_shot is not None:
-        axis.axhline(zero_shot, **plots.ZERO_SHOT)
-    axis.set_title(title)
-    if _starts_row(axis):
-        axis.set_ylabel("test accuracy (%)")
+        for axis in panel.axes:
+            axis.axhline(zero_shot, **plots.ZERO_SHOT)
+    panel.top.set_title(title)
+    if _starts_row(panel):
+        plots.name_y([panel], "test accuracy (%)")
 
 
-def _starts_row(axis: Any) -> bool:
-    found: bool = axis.get_subplotspec().is_first_col()
+def _starts_row(panel: plots.Panel) -> bool:
+    found: bool = panel.top.get_subplotspec().get_topmost_subplotspec().is_first_col()
     return found
 
 
@@ -297,13 +367,11 @@ def _shares(results: Results, dataset: str, kind: str) -> list[float]:
     return sorted({0.0, *(words.percentage(n) for n in noises if words.kind(n) == kind)})
 
 
-def _draw_sides(panel: _Panel, sides: dict[str, np.ndarray]) -> None:
+def _draw_sides(axis: Any, sides: dict[str, np.ndarray]) -> None:
     for side, values in sides.items():
         if not np.isnan(values).all():
-            _line(panel.axis, values, **_SIDES[side])
-    plots.epochs_axis(panel.axis)
-    if not panel.bottom:
-        panel.axis.set_xlabel("")
+            _line(axis, values, **_SIDES[side])
+    plots.epochs_axis(axis)
 
 
 def _bounds(run: TableRun) -> tuple[float, ...]:
@@ -319,26 +387,34 @@ def _tau(variant: Variant) -> float | None:
     return float(options["tau"]) if variant.method == "logitclip" and "tau" in options else None
 
 
-def _mark_unclipped(axis: Any, results: Results, condition: Condition) -> None:
-    """Shade the thresholds at which nothing is cut, since no logits of cross-entropy were ever as long as 1 / tau."""
+def _mark_unclipped(axis: Any, results: Results, condition: Condition) -> bool:
+    """Return whether thresholds are shaded: those at which no logits of cross-entropy were ever as long as 1 / tau."""
     variants = [variant for variant in results.experiment.variants if variant.method == "coop"]
     runs = [run for variant in variants for run in results.runs_of(condition, variant)]
     longest = curves.largest(runs, "longest_logits")
     if not longest:  # an earlier version did not record it
-        return
+        return False
     left, right = axis.get_xlim()
     left = min(left, 0.5 / longest)
-    axis.axvspan(left, 1 / longest, color="0.85", linewidth=0, zorder=0, label=_UNCUT)
+    axis.axvspan(left, 1 / longest, color="0.85", linewidth=0, zorder=0)
     axis.set_xlim(left, right)
+    return True
+
+
+def _means(panels: Iterable[dict[Variant, dict[float, Cell]]]) -> list[float]:
+    """Return the mean of every cell of some panels."""
+    return [
+        cell.mean for lines in panels for points in lines.values() for cell in points.values() if cell.mean is not None
+    ]
 
 
 def _points(axis: Any, points: dict[float, Cell], **style: Any) -> None:
-    """Draw the mean of each cell, with a bar of one standard deviation over seeds either way."""
-    means = [cell.mean for cell in points.values()]
+    """Draw the mean of each cell, with a band of one standard deviation over seeds either way."""
+    means = np.array([cell.mean for cell in points.values()], dtype=float)
     axis.plot(list(points), means, **style)
-    stds = [cell.std or 0 for cell in points.values()]
-    if any(stds):
-        axis.errorbar(list(points), means, stds, fmt="none", ecolor=style["color"], elinewidth=1, capsize=2)
+    stds = np.array([cell.std or 0 for cell in points.values()])
+    if stds.any():
+        axis.fill_between(list(points), means - stds, means + stds, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def _line(axis: Any, values: np.ndarray, **style: Any) -> None:

@@ -20,10 +20,11 @@ from dspt.internal.progress import Reporter, clock
 from dspt.learners import open_text_tower, zero_shot_prototypes
 from dspt.problem import pose
 from dspt.runs import Run
+from dspt.train import GRADIENT_BINS
 from dspt.workflows.audit import audit
 from dspt.workflows.train import run
 
-METHODS = ("coop", "mae", "dspt")
+METHODS = ("coop", "mae", "dspt", "dspt-auto")
 NOISES = {
     "sym60": ("sym:0.6", "60 % of the labels wrong, at random"),
     "pair40": ("pair:0.4", "40 % of the labels wrong, next class"),
@@ -73,8 +74,13 @@ def run_demo(out: Path, epochs: int, seed: int, reporter: Reporter) -> dict[str,
             result[key][method] = figures.accuracy
             curves[title][method] = [record["accuracy"] for record in folder.records(epochs)]
 
-    plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"])
-    plots.gradient_distribution(gradient_plot, *gradients("embedded", "sym:0.6", Config(seed=seed), reporter))
+    about = (
+        f"Text tower and images: embedded; {len(open_dataset('embedded').train.labels)} training images; seed {seed}."
+    )
+    plots.accuracy_over_epochs(accuracy_plot, curves, result["zero_shot"], about)
+    totals, right = gradients("embedded", "sym:0.6", Config(seed=seed), reporter)
+    pulls = {title: _histogram(total, right) for title, total in totals.items()}
+    plots.gradient_distribution(gradient_plot, pulls, f"Before any training, 60 % of the labels wrong. {about}")
     result |= {
         "model": "embedded",
         "seed": seed,
@@ -160,6 +166,13 @@ def gradients(source: str, spec: str, config: Config, reporter: Reporter) -> tup
     single = 2 * (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0])  # sum_i |p_i - 1{i=y}|
     double = theory.gradient(logits, labels).abs().sum(1)
     return (
-        {"single softmax (CoOp)": single.numpy(), "double softmax (DSPT)": double.numpy()},
+        {"CoOp: single softmax": single.numpy(), "DSPT: double softmax": double.numpy()},
         problem.labels == problem.true_labels,
     )
+
+
+def _histogram(totals: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, float]]:
+    """Return edges, counts and means of the totals of right and of wrong labels, as a run records them."""
+    parts = {"right": totals[right], "wrong": totals[~right]}
+    counts = {side: np.histogram(part, GRADIENT_BINS)[0] for side, part in parts.items()}
+    return GRADIENT_BINS, counts, {side: float(part.mean()) for side, part in parts.items() if len(part)}
