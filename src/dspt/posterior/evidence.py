@@ -250,7 +250,7 @@ class Evidence:
         """Return the surest samples of each predicted class, a share of them."""
         # of those that are equally sure, none is an anchor for its place in the file
         order = np.lexsort((self.place, -look.sureness, look.predicted))
-        rows = anchor_rows(look.predicted, order, share)
+        rows = np.sort(anchor_rows(look.predicted, order, share))
         place, predicted, labels = (torch.from_numpy(each) for each in (rows, look.predicted[rows], self.labels[rows]))
         doubt = self.buffer[place, labels] / torch.from_numpy(look.sureness[rows]).clamp_min(1e-30)
         return Anchors(place, predicted, labels, doubt, look.likeness)

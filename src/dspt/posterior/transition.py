@@ -39,7 +39,7 @@ class Anchors:
     Attributes
     ----------
     rows, predicted, labels : int64 Tensors of shape (n,)
-        Which samples they are, what they are predicted as, and what label they are given.
+        Which samples they are, in order, what they are predicted as, and what label they are given.
     doubt : float Tensor of shape (n,)
         How probable the given label is by the classifier, as a share of how probable the predicted class is.
     likeness : float Tensor of shape (C, C)
@@ -83,9 +83,9 @@ class Transition:
         """
         found = self.matrix.T[labels]
         if self.anchors is not None and self.without is not None:
-            place = self.anchors.rows - first
-            own = (place >= 0) & (place < len(labels))
-            found[place[own], self.anchors.predicted[own]] = self.without[own]
+            low, high = torch.searchsorted(self.anchors.rows, torch.tensor([first, first + len(labels)]))
+            own = slice(int(low), int(high))
+            found[self.anchors.rows[own] - first, self.anchors.predicted[own]] = self.without[own]
         return found
 
 
