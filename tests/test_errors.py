@@ -25,7 +25,7 @@ def test_advice_for_which_a_command_has_no_option_is_left_out():
     assert in_flags(ERROR, {"--json"}) == "a.jpg: not an image"
 
 
-@pytest.mark.parametrize(("command", "has"), [("train", True), ("eval", False), ("data", False)])
+@pytest.mark.parametrize(("command", "has"), [("train", True), ("zeroshot", False), ("data", False)])
 def test_the_options_are_those_of_the_command_that_was_called(command, has, monkeypatch):
     monkeypatch.setattr("sys.argv", ["dspt", command, "photos"])
     assert ("--overwrite" in common.options()) == has

@@ -115,7 +115,9 @@ def complete(name, datasets=None):
                 where = {"data": condition.dataset, "noise": condition.noise, "method": variant.method, "seed": seed}
                 result = Result(**where, epochs=50, accuracy=40.0 + 10 * seed + number, zero_shot=50.0)
                 place = (condition.dataset, condition.noise, variant.method, variant.options, seed)
-                made = TableRun(*place, settings | {"model_fingerprint": "x"}, result, (), Run(Path("none")), True)
+                made = TableRun(
+                    *place, settings | {"model_fingerprint": "x"}, result, (), Run(Path("none")), False, True
+                )
                 if datasets is None or condition.dataset in datasets:
                     runs.append(made)
     return collect(experiment, runs)
