@@ -223,6 +223,7 @@ def test_a_decision_that_is_not_saved_is_told_and_saved_later(review, open_page)
     page = open_page(served.address)
     page.route("**/decide", lambda route: route.abort())
     page.keyboard.press("k")
+    page.wait_for_selector("#trouble:has-text('Not saved yet: 1 decision.')")
     page.keyboard.press("x")
     page.wait_for_selector("#trouble:has-text('Not saved yet: 2 decisions.')")
     assert served.current() == {}
