@@ -40,6 +40,8 @@ PATIENCE = 3
 RIDGES = (0.1, 2.0)
 # Shares of anchors by which the rate is estimated, too: how far they differ is part of its error.
 OTHER_ANCHORS = (0.15, 0.6)
+# How far the rates of rounds may lie from the answer's; beyond it, the rounds have begun to believe themselves.
+UNSETTLED = 0.25
 # By how much the labels may be less likely, in the mean, if the text gives the groups other names.
 RENAMED = 0.05
 # Standard errors by which the labels must be more likely than by a guess without a look at the images.
@@ -180,6 +182,7 @@ class Evidence:
         """Return the best round from a start, and the rates that all of them found."""
         mixture = self.first_mixture
         best: _Model | None = None
+        first: _Model | None = None
         rates: list[float] = []
         since = 0
         for number in range(ROUNDS):
@@ -195,8 +198,12 @@ class Evidence:
                 best, since = replace(found, start=start), 0
             elif since >= PATIENCE:
                 break
+            if number == 0:
+                first = best
             sums = self.posterior_sums(found.transition)
         assert best is not None
+        if first is not None and float(np.sqrt(np.mean(np.square(np.array(rates) - best.rate)))) > UNSETTLED:
+            best = first
         return _Path(best, tuple(rates))
 
     def others(self, sums: list[Sums]) -> Iterator[Sums]:
