@@ -409,6 +409,15 @@ class TestWhatCannotBeKnown:
         np.testing.assert_array_equal(found.label_quality, 1)  # nothing speaks against them
         assert "cannot be told" in noise_rate.in_words(found.findings())
 
+    def test_rounds_that_believe_themselves_are_not_the_answer(self):
+        """Four of five labels of twelve images a class are wrong: later rounds would hold every label to be right."""
+        random = np.random.default_rng(0)
+        true = np.arange(960) % 80
+        x = 0.5 * random.standard_normal((80, 200))[true] + random.standard_normal((960, 200))
+        found = label_posterior(x, dspt.corrupt(true, 80, "symmetric", 0.8))
+        assert found.noise_rate > 0.5
+        assert abs(found.noise_rate - 0.8) <= 2 * found.noise_rate_error
+
     def test_the_error_covers_the_truth(self):
         kinds = ["symmetric", "pair", "instance", "instance-likely", "near"]
         hits, trials = 0, 0

@@ -40,8 +40,10 @@ PATIENCE = 3
 RIDGES = (0.1, 2.0)
 # Shares of anchors by which the rate is estimated, too: how far they differ is part of its error.
 OTHER_ANCHORS = (0.15, 0.6)
-# How far the rates of rounds may lie from the answer's; beyond it, the rounds have begun to believe themselves.
+# How far the rates of rounds may lie from the answer's, and by how much more likely labels must be by the first round
+# than by a guess for it to be the answer then: later ones have begun to believe themselves.
 UNSETTLED = 0.25
+BETTER_THAN_A_GUESS = 0.05
 # By how much the labels may be less likely, in the mean, if the text gives the groups other names.
 RENAMED = 0.05
 # Standard errors by which the labels must be more likely than by a guess without a look at the images.
@@ -131,6 +133,8 @@ class Evidence:
         np.add.at(by_fold, (self.fold, labels), 1.0)
         # How often each label is given to the samples of the other folds.
         self.given_to_others = torch.from_numpy(by_fold.sum(0) - (by_fold if folds > 1 else np.zeros_like(by_fold)))
+        # The log likelihood of each label by how often it is given: a guess without a look at the images.
+        self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + classes))[labels]
         # One array of probabilities is all that grows with samples times classes.
         self.buffer = torch.empty(self.n, classes)
         self.mean, self.scale = self._moments()
@@ -202,7 +206,8 @@ class Evidence:
                 first = best
             sums = self.posterior_sums(found.transition)
         assert best is not None
-        if first is not None and float(np.sqrt(np.mean(np.square(np.array(rates) - best.rate)))) > UNSETTLED:
+        unsettled = float(np.sqrt(np.mean(np.square(np.array(rates) - best.rate)))) > UNSETTLED
+        if first is not None and unsettled and first.likelihood > float(self.guesses.mean()) + BETTER_THAN_A_GUESS:
             best = first
         return _Path(best, tuple(rates))
 
@@ -490,10 +495,9 @@ class Evidence:
 
     def can_tell(self, likelihoods: np.ndarray) -> bool:
         """Return whether labels are surely more likely by the model than by how often each is given."""
-        counts = np.bincount(self.labels, minlength=self.classes)
-        gain = likelihoods - np.log((counts + 1) / (self.n + self.classes))[self.labels]
-        gain = gain[self.known < 0]  # of those looked at, more is known than the labels
-        return not len(gain) or bool((counts > 0).sum() > 1 and _surely_above(gain, max(3 / len(gain), 0.005)))
+        gain = (likelihoods - self.guesses)[self.known < 0]  # of those looked at, more is known than the labels
+        several = (self.labels != self.labels[0]).any()
+        return not len(gain) or bool(several and _surely_above(gain, max(3 / len(gain), 0.005)))
 
     def could_be_hard(self, likelihoods: np.ndarray) -> bool:
         """Return whether the labels are about as likely if they are right and the images hard to tell apart.
