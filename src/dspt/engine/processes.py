@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +24,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.files import uninterrupted
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import figure
-from dspt.internal.workers import end_with
+from dspt.internal.workers import end_with, starting
 
 # A run whose process died is tried so often in all.
 _TRIES = 2
@@ -57,7 +58,8 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int)
     yield from (failed(job, error) for job, error in unread.items())
     queue = Queue([job for job in to_do if job not in unread], reporter)
     died: dict[Job, int] = {}
-    idle = [_Worker(root, workers) for _ in range(min(workers, len(queue)))]
+    team = [_Worker(root, workers) for _ in range(min(workers, len(queue)))]
+    idle = list(team)
     busy: dict[Future[_Answer], tuple[_Worker, Job]] = {}
     try:
         with reporter.within("all").task("runs", len(jobs), len(jobs) - len(queue)) as update:
@@ -66,6 +68,8 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int)
                     worker = idle.pop()
                     busy[worker.give(following)] = worker, following
                 done, _ = wait(busy, timeout=queue.REST, return_when=FIRST_COMPLETED)
+                if not busy:  # then it did not wait
+                    time.sleep(queue.REST)
                 for future in done:
                     worker, job = busy.pop(future)
                     idle.append(worker)
@@ -80,6 +84,9 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int)
                         else:
                             yield failed(job, _dead(death))
                         continue
+                    except Exception as error:  # what came back could not be read
+                        yield failed(job, error)
+                        continue
                     for line in warnings:
                         reporter.warn(line)
                     if outcome is None:
@@ -90,7 +97,7 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int)
                 update(len(jobs) - len(queue) - sum(1 - one.share for one in looks), _shown(looks))
     finally:
         with uninterrupted():
-            for worker in (*idle, *(worker for worker, _ in busy.values())):
+            for worker in team:
                 worker.end()
 
 
@@ -107,7 +114,7 @@ class _Worker:
         # Not multiprocessing's own pool: that runs a user's script again in each worker.
         from loky import ProcessPoolExecutor
 
-        with uninterrupted():  # a process that is half-started would be nobody's
+        with starting():
             if self._pool is None:
                 start = {"initializer": _start, "initargs": (os.getpid(), threads.is_asked())}
                 self._pool = ProcessPoolExecutor(1, env=threads.divided(self._workers), **start)

@@ -13,7 +13,7 @@ from dspt.config import from_dict
 from dspt.engine.job import Job
 from dspt.internal.errors import InputError
 from dspt.internal.files import read_json, write_json
-from dspt.runs import Run
+from dspt.runs import Run, begun
 
 _FILE = "sweep-{}.json"
 
@@ -61,7 +61,7 @@ def find(out: Path) -> list[Sweep]:
     plans = sorted(out.glob(_FILE.format("*")), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     sweeps = [_read(path) for path in plans]
     planned = {job.folder for sweep in sweeps for job in sweep.jobs}
-    others = [_unplanned(path.parent, out) for path in sorted(out.rglob("config.json")) if path.parent not in planned]
+    others = [_unplanned(folder, out) for folder in begun(out) if folder not in planned]
     if others:
         sweeps.append(Sweep("", tuple(filter(None, others))))
     if not sweeps:

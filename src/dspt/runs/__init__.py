@@ -18,7 +18,7 @@ either has changed. torch is imported only where tensors are: tables and reports
 from __future__ import annotations
 
 from dspt.runs.description import FORMAT, RULES, Description, default_folder, safe_name, settings_that_count
-from dspt.runs.finished import Finished, NotUsed, find
+from dspt.runs.finished import Finished, NotUsed, begun, find
 from dspt.runs.folder import FAILURE, LABELS, METRICS, SKIPPED, Run, environment
 from dspt.runs.learning import Learnt, epoch_text, learn
 from dspt.runs.result import Result
@@ -36,6 +36,7 @@ __all__ = [
     "NotUsed",
     "Result",
     "Run",
+    "begun",
     "default_folder",
     "environment",
     "epoch_text",
