@@ -22,6 +22,8 @@ COMMANDS = [
     ("train DATA --model CLIP --epochs 2", "dspt.workflows.train.learn", EPOCHS),
     ("scratch embedded --epochs 2", "dspt.data.open_dataset", EPOCHS),
     ("reproduce main --data DATA --model CLIP", "dspt.workflows.train.run", EPOCHS),
+    ("reproduce main --data DATA --model CLIP --jobs 2", "dspt.engine.processes.wait", EPOCHS),
+    ("status runs", "dspt.engine.sweep.find", NOTHING),
     ("demo --epochs 1", "dspt.workflows.demo.run", EPOCHS),
     ("zeroshot DATA --model CLIP", "dspt.train.accuracy", IMAGES),
     ("eval RUN DATA", "dspt.data.open_dataset", IMAGES),

@@ -121,3 +121,26 @@ def test_the_rule_looks_at_positions_times_the_widest_layer():
     learner = learners.make(NAMES, Config(model="embedded", device="cpu"))
     assert learner.product == learner.prompts.tokens * 96 * 384
     assert 17 < learner.prompts.tokens < 17 * len(NAMES)
+
+
+class TestShare:
+    """The threads of several processes that dspt starts."""
+
+    @pytest.mark.parametrize(("cores", "workers", "each"), [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1)])
+    def test_cores_are_divided(self, monkeypatch, cores, workers, each):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        monkeypatch.setattr(threads, "cores", lambda: cores)
+        assert threads.divided(workers) == {"OMP_NUM_THREADS": str(each)}
+
+    def test_the_users_own_number_is_that_of_each(self, monkeypatch):
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        assert threads.divided(2) == {}
+
+    @pytest.mark.parametrize(("asked", "count"), [(True, 2), (False, 1)])
+    def test_small_products_have_one_thread_unless_the_user_has_said(self, two_threads, monkeypatch, asked, count):
+        """A worker knows its share by the variable in which a user says a number, too."""
+        monkeypatch.setattr(threads, "_shared", False)
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        threads.take_share(asked)
+        with threads.threads_for(100):
+            assert torch.get_num_threads() == count

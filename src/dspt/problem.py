@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from dspt import learners, methods, noise
+from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config, Settings
 from dspt.data import Dataset, Split, few_shot
 from dspt.internal.checks import check_labels
@@ -161,6 +162,31 @@ def pose(
     problem = _read(dataset, given, config, reader, weights)
     _check(problem, learner)
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
+
+
+def encode(dataset: Dataset, config: Settings, spec: noise.NoiseSpec, reporter: Reporter) -> None:
+    """Have the images that tasks with these settings read in the feature store, if they read any as features.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Has the images.
+    config : Settings
+        Its model, views, shots and all that the encoder is made with count.
+    spec : NoiseSpec
+        May look at images that are not learnt from.
+    reporter : Reporter
+        Shows how far the work is.
+    """
+    if dataset.holds_features or not isinstance(config, Config):
+        return
+    config = replace(config, model=dataset.model_for(config.model))
+    reader = learners.open_encoder(config, open_checkpoint(config.model), reporter)
+    if len(dataset.test.labels):
+        reader.check_there(dataset.test)
+    if spec.needs_features:
+        reader(dataset.train, "train")
+    _read(dataset, dataset.train, config, reader, None)
 
 
 def given_split(

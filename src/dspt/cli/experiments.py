@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,6 +114,9 @@ def reproduce(
     ] = None,
     only: Only = None,
     runs: Runs = Path("runs"),
+    workers: Annotated[
+        int, typer.Option("--jobs", "-j", help="Runs at a time, each in a process with its share of the threads.")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and how long it would take.")
     ] = False,
@@ -125,20 +129,26 @@ def reproduce(
     Examples:
       dspt reproduce main --root datasets/ --dry-run
       dspt reproduce main --root datasets/ --only dataset=pets,method=dspt
+      dspt reproduce main --root datasets/ --jobs 4
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.engine import local, tally
+    from dspt.engine import local, sweep, tally
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
+    from dspt.runs import FAILURE
 
+    if workers < 1:
+        raise InputError(f"jobs {workers}: expected at least 1 run at a time")
     experiment = _experiment(name, data, seeds, only)
     todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
     if dry_run:
         _forecast(experiment, todo, root, quiet, json_output)
         return
     say = reporter(quiet)
-    outcomes = list(tally.told(local.do(todo, root, say), todo, say))
+    sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
+    with closing(local.do(todo, root, say, workers)) as ended:  # whatever happens, no worker goes on
+        outcomes = list(tally.told(ended, todo, say))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)
     if json_output:
@@ -167,9 +177,37 @@ def reproduce(
         where = ["--runs", str(runs)] if runs != Path("runs") else []
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
+        if failures:
+            print(f"{FAILURE} in the folder of a run that failed has its traceback; dspt status {runs} names them")
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
+
+
+@app.command(name="status")
+def show_status(
+    out: Annotated[Path, typer.Argument(metavar="[OUT]", help="The folder below which the run folders are.")] = Path(
+        "runs"
+    ),
+    every_run: Annotated[bool, typer.Option("--all", help="Show runs that are done or to go, too.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Show how far sweeps are: runs done, running, failed and to go. From any terminal, while they go on.
+
+    \b
+    Examples:
+      dspt status
+      dspt status runs --all
+      dspt status runs --json
+    """
+    from dspt.engine import status, sweep
+
+    looked = [(one.command, [status.look(job) for job in one.jobs]) for one in sweep.find(out)]
+    if json_output:
+        print_json({"sweeps": [status.as_json(*one) for one in looked]})
+        return
+    for number, one in enumerate(looked):
+        print(*([""] if number else []), *status.in_words(*one, every_run), sep="\n")
 
 
 @app.command()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 from dspt.config import Settings
 from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import InputError
+from dspt.internal.progress import Reporter
 from dspt.runs import Result, Run
 
 
@@ -87,3 +91,71 @@ class Sources:
         if isinstance(found, InputError):
             raise found
         return found
+
+
+class Queue:
+    """Jobs to do, in their order; those that another process is doing are looked at again when no others are left.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+        All of them.
+    reporter : Reporter
+        Says that another process is waited for.
+    """
+
+    # Seconds until it is looked again whether another process has done a run.
+    REST = 1.0
+
+    def __init__(self, jobs: Iterable[Job], reporter: Reporter) -> None:
+        self._jobs = deque(jobs)
+        self._resting: deque[tuple[float, Job]] = deque()
+        self._reporter = reporter
+        self._told = False
+
+    def __len__(self) -> int:
+        return len(self._jobs) + len(self._resting)
+
+    def take(self) -> Job | None:
+        """Return the next job; None if there is none, or another process has but begun with all that are left."""
+        if self._jobs:
+            return self._jobs.popleft()
+        if self._resting and self._resting[0][0] <= time.monotonic():
+            return self._resting.popleft()[1]
+        return None
+
+    def put_first(self, job: Job) -> None:
+        """Have a job done again, next."""
+        self._jobs.appendleft(job)
+
+    def put_back(self, job: Job) -> None:
+        """Have a job that another process is doing looked at again later."""
+        if not self._told:
+            self._reporter.say(f"{job.title}: another process is doing it; its result is waited for")
+        self._told = True
+        self._resting.append((time.monotonic() + self.REST, job))
+
+
+class Pace:
+    """How long runs take here, by data and method."""
+
+    def __init__(self) -> None:
+        self._spent: dict[tuple[str, ...], list[float]] = {}
+
+    def add(self, job: Job, seconds: float) -> None:
+        """Learn how long a run took."""
+        for key in _keys(job):
+            self._spent.setdefault(key, []).append(seconds)
+
+    def expected(self, job: Job) -> float | None:
+        """Return the seconds that a job will take: as long as those most like it took; None if nothing is known."""
+        return next((statistics.fmean(self._spent[key]) for key in _keys(job) if key in self._spent), None)
+
+    def left(self, jobs: Iterable[Job]) -> float:
+        """Return the seconds that jobs will take, one after another."""
+        return sum(self.expected(job) or 0.0 for job in jobs)
+
+
+def _keys(job: Job) -> list[tuple[str, ...]]:
+    """Return the kinds of runs that a job belongs to, the narrowest first."""
+    return [(job.source, job.config.method), (job.source,), ()]

@@ -1,19 +1,21 @@
-"""Does jobs in this process: those that are not done yet, one after another, whatever happens to one."""
+"""Does jobs on this machine: in this process one after another, or several at a time in worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from dspt.engine.job import Job, Outcome, Sources
-from dspt.internal.errors import InputError
+from dspt.engine import processes
+from dspt.engine.attempt import attempt
+from dspt.engine.job import Job, Outcome, Queue, Sources
 from dspt.internal.progress import Reporter
-from dspt.runs import Run
-from dspt.workflows import train
 
 
-def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[Outcome]:
-    """Yield the outcome of each job in turn. What is done is not done again, and what fails stops nothing else.
+def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int = 1) -> Generator[Outcome, None, None]:
+    """Yield the outcome of each job as it ends. What is done is not done again, and what fails stops nothing else.
+
+    A run that another process is doing is waited for after all others, and not done twice.
 
     Parameters
     ----------
@@ -23,20 +25,20 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter) -> Iterator[O
         Where named datasets lie; None is the default of `open_dataset`.
     reporter : Reporter
         Shows how far a run is.
+    workers : int
+        How many runs at a time; 1 is in this process.
     """
-    sources = Sources(root)
-    for number, job in enumerate(jobs, 1):
-        yield _outcome(job, sources, reporter.within(f"[{number}/{len(jobs)}] {job.source} {job.noise}"))
-
-
-def _outcome(job: Job, sources: Sources, reporter: Reporter) -> Outcome:
-    try:
-        result = Run(job.folder).result()  # a finished run needs its data no more
-        if result is None:
-            dataset = sources.open(job.source)
-            result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter)
-        return Outcome(job, result)
-    except InputError as error:
-        return Outcome(job, error=error)
-    except Exception as error:  # a fault of ours in one run must not cost the others
-        return Outcome(job, error=InputError(f"{type(error).__name__}: {error}"))
+    if workers > 1:
+        yield from processes.do(jobs, root, reporter, workers)
+        return
+    sources, queue = Sources(root), Queue(jobs, reporter)
+    number = {job: place for place, job in enumerate(jobs, 1)}
+    while queue:
+        if (job := queue.take()) is None:
+            time.sleep(queue.REST)
+            continue
+        piece = reporter.within(f"[{number[job]}/{len(jobs)}] {job.source} {job.noise}")
+        if (outcome := attempt(job, sources, piece)) is None:
+            queue.put_back(job)
+        else:
+            yield outcome

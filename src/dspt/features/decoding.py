@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -24,6 +22,7 @@ from dspt.features import contents
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream
 from dspt.internal.threads import cores
+from dspt.internal.workers import end_with
 
 # From so many image files on, processes earn back the second that they take to start.
 PROCESSES_FROM = 2048
@@ -125,7 +124,7 @@ class Decoder:
                 # Not multiprocessing's own pool: that runs a user's script again in each worker.
                 from loky import ProcessPoolExecutor
 
-                pool: Executor = ProcessPoolExecutor(self._workers, initializer=_start_worker, initargs=(os.getpid(),))
+                pool: Executor = ProcessPoolExecutor(self._workers, initializer=end_with, initargs=(os.getpid(),))
             else:
                 pool = ThreadPoolExecutor(self._workers)
             self._pools[in_processes] = pool
@@ -228,17 +227,3 @@ def _result(entries: list[tuple[int, Any]], future: Future[list[Seen]]) -> Itera
             "set `workers` to a smaller number",
         ) from None
     return zip((item for _, item in entries), seen, strict=True)
-
-
-def _start_worker(parent: int) -> None:
-    # Both go to the whole group; the parent ends its workers itself.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent was killed and cannot do it any more."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

@@ -31,6 +31,10 @@ class InputError(ValueError):
         return one_line(f"{self.sentence}; {self.advice}" if self.advice else self.sentence)
 
 
+class BusyError(InputError):
+    """What another process holds at this moment: it is free later."""
+
+
 class FileError(InputError, OSError):
     """What the machine refuses: a full disk, a folder that may not be written to, too many open files.
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dspt.internal.errors import Fault, FileError, InputError
+from dspt.internal.errors import BusyError, Fault, FileError, InputError
 from dspt.internal.names import spreadsheet_cell
 
 FAULTS = ("split", "item", "reason")
@@ -168,20 +168,25 @@ def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
         What errors call it: "run folder runs/x".
     busy : str
         What to say if another process holds it: "another process is training in it".
+
+    Raises
+    ------
+    BusyError
+        Another process holds it.
     """
     from filelock import FileLock, Timeout
 
     new = not folder.exists()
     with told(name):
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / ".lock"
+        file = folder / _LOCK
         if file.is_symlink():  # a lock would open what it points to
             raise InputError(f"{name}: its .lock is a link to another file; remove it")
-        lock = FileLock(file, timeout=0)
+        lock = FileLock(file, timeout=_GLANCE)
         try:
             lock.acquire()
         except Timeout:
-            raise InputError(f"{name}: {busy}; wait for it", "or choose another folder with `out`") from None
+            raise BusyError(f"{name}: {busy}; wait for it", "or choose another folder with `out`") from None
     try:
         yield
     except BaseException:
@@ -190,6 +195,27 @@ def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
         raise
     finally:
         lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds a folder, this one or another. Nothing is changed there."""
+    from filelock import FileLock, Timeout
+
+    file = folder / _LOCK
+    if file.is_symlink() or not file.is_file():
+        return False
+    try:
+        with FileLock(file, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # one who may not write there cannot ask
+        return False
+
+
+_LOCK = ".lock"
+# Seconds in which a lock that somebody else only tries is free again.
+_GLANCE = 0.2
 
 
 def append_text(path: Path, text: str) -> None:

@@ -55,7 +55,7 @@ def threads_for(product: int | None) -> Iterator[None]:
     """
     import torch
 
-    if product is None or product > SMALL_PRODUCT or "OMP_NUM_THREADS" in os.environ:
+    if product is None or product > SMALL_PRODUCT or is_asked():
         yield
         return
     before = torch.get_num_threads()
@@ -71,6 +71,29 @@ def cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def is_asked() -> bool:
+    """Return whether the user has said how many threads there are to be, for every process that dspt starts."""
+    return _COUNT in os.environ and not _shared
+
+
+def divided(workers: int) -> dict[str, str]:
+    """Return the environment that gives each of several processes its share of the cores, unless the user has said.
+
+    A library counts its threads when it is loaded, so this must be there before the process begins.
+    """
+    return {} if is_asked() else {_COUNT: str(max(1, cores() // workers))}
+
+
+def take_share(asked: bool) -> None:
+    """Have this process know whether the number of its threads was asked for by the user, or is its share."""
+    global _shared
+    _shared = not asked
+
+
+_COUNT = "OMP_NUM_THREADS"
+_shared = False
 
 
 def in_threads(

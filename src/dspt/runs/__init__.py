@@ -8,6 +8,7 @@
     state.safetensors     where to go on after an interruption
     context.safetensors   what was learnt: the parameters, and the class prototypes they give
     result.json           the figures of the finished run
+    failure.txt           why the last try failed, if it did: the reason in a line, and the traceback
 
 Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended. State, context and
 result are sealed: they carry a digest of what they hold and of the config.json they belong to, and are refused when
@@ -17,12 +18,13 @@ either has changed. torch is imported only where tensors are: tables and reports
 from __future__ import annotations
 
 from dspt.runs.description import FORMAT, RULES, Description, default_folder, safe_name, settings_that_count
-from dspt.runs.finished import Finished, NotUsed, find
-from dspt.runs.folder import LABELS, METRICS, SKIPPED, Run, environment
+from dspt.runs.finished import Finished, NotUsed, begun, find
+from dspt.runs.folder import FAILURE, LABELS, METRICS, SKIPPED, Run, environment
 from dspt.runs.learning import Learnt, epoch_text, learn
 from dspt.runs.result import Result
 
 __all__ = [
+    "FAILURE",
     "FORMAT",
     "LABELS",
     "METRICS",
@@ -34,6 +36,7 @@ __all__ = [
     "NotUsed",
     "Result",
     "Run",
+    "begun",
     "default_folder",
     "environment",
     "epoch_text",

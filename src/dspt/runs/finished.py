@@ -11,7 +11,7 @@ from dspt.data import cifar, featurefile, manifest, nine
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
 from dspt.runs.description import Description
-from dspt.runs.folder import FILES, RESULT, STATE, Run
+from dspt.runs.folder import CONFIG, FILES, RESULT, STATE, Run
 from dspt.runs.result import Result
 
 
@@ -51,6 +51,11 @@ def find(folder: Path, tell: Callable[[NotUsed], None] = lambda why: None) -> li
         except InputError as why:
             tell(NotUsed(path, why))
     return found
+
+
+def begun(folder: Path) -> list[Path]:
+    """Return the folders below a folder in which a run was begun, finished or not, sorted."""
+    return sorted(Path(path) for path, _, names in os.walk(folder) if CONFIG in names)
 
 
 def _finished(run: Run) -> Finished:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dspt.internal.checks import is_list
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import (
     append_text,
+    is_locked,
     locked_folder,
     parse_json,
     read_json,
@@ -26,6 +27,7 @@ from dspt.internal.files import (
     told,
     write_faults,
     write_json,
+    write_text,
 )
 from dspt.runs.description import FORMAT, Description, identity
 from dspt.runs.result import Result
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 CONFIG, RESULT, ENVIRONMENT = "config.json", "result.json", "environment.json"
 LABELS, SKIPPED, METRICS = "labels.csv", "skipped.csv", "metrics.jsonl"
 STATE, LEARNT = "state.safetensors", "context.safetensors"
-FILES = (CONFIG, RESULT, ENVIRONMENT, LABELS, SKIPPED, METRICS, STATE, LEARNT)
+FAILURE = "failure.txt"
+FILES = (CONFIG, RESULT, ENVIRONMENT, LABELS, SKIPPED, METRICS, STATE, LEARNT, FAILURE)
 # What config.json is renamed to when a run is cleared, which ends the run; whatever is beside it is nobody's any more.
 _CLEARED = ".cleared.json"
 # The config.json of a classifier that is being saved over another; it counts once what was learnt is sealed to it.
@@ -91,6 +94,8 @@ class Run:
                 f"run folder {self.path}: it holds another run ({difference})",
                 f"choose another folder with `out`, or {ANEW}",
             )
+        with told(f"run folder {self.path}"):
+            (self.path / FAILURE).unlink(missing_ok=True)
 
     def check_ours(self) -> None:
         """Raise `InputError` if there is anything in the folder that dspt did not write."""
@@ -104,8 +109,8 @@ class Run:
             if not (isinstance(described, dict) and {"format", "settings", "class_names"} <= described.keys()):
                 strange = [CONFIG]
         elif not strange and not found & {_CLEARED, _COMING}:
-            # it is written before all that says anything
-            strange = [name for name in names if name != ENVIRONMENT]
+            # they are written before all that says anything
+            strange = [name for name in names if name not in (ENVIRONMENT, FAILURE)]
         if strange:
             raise InputError(
                 f"run folder {self.path}: it has files of something else in it ({strange[0]}); give another folder"
@@ -141,6 +146,36 @@ class Run:
     def is_begun(self) -> bool:
         """Whether there is a run of `dspt train` in the folder, finished or not."""
         return self.is_done or (self.path / STATE).exists()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process is at work in the folder at this moment."""
+        return is_locked(self.path)
+
+    def fail(self, reason: str, details: str) -> None:
+        """Write why the run failed, in one line, and the details, a traceback; the next try removes it.
+
+        Nothing is written where the run is finished, where another process is at work, or where the folder is not a
+        run's; nor where nothing can be: the reason is told anyway.
+        """
+        with suppress(InputError, OSError), self.locked():
+            self.check_ours()
+            if not self.is_done:
+                write_text(self.path / FAILURE, f"{reason}\n\n{details}")
+
+    def failure(self) -> str | None:
+        """Return why the last try of the run failed, in one line; None if it did not."""
+        try:
+            return read_text(self.path / FAILURE).partition("\n")[0]
+        except FileNotFoundError:
+            return None
+
+    def seconds_spent(self) -> float:
+        """Return the seconds that the epochs took whose state is saved; 0 if that is not known."""
+        try:
+            return float(load_known(self.path / STATE, "np")["seconds"]) if (self.path / STATE).exists() else 0.0
+        except (InputError, KeyError, ValueError):
+            return 0.0
 
     def description(self) -> Description:
         """Return what the run is."""
@@ -261,6 +296,17 @@ class Run:
     def epochs_recorded(self) -> int:
         """Return how many epochs have a record."""
         return len(self._lines())
+
+    def reached(self) -> tuple[int, float | None]:
+        """Return how many epochs have a record, and the last test accuracy so far; a run under way may be asked."""
+        epochs, accuracy = 0, None
+        for line in self._lines():
+            try:
+                record = parse_json(line)
+            except InputError:  # but half-written
+                break
+            epochs, accuracy = epochs + 1, record.get("accuracy", accuracy) if _is_record(record) else accuracy
+        return epochs, accuracy
 
     def _lines(self) -> list[str]:
         try:

@@ -1,0 +1,92 @@
+"""A sweep is many jobs below one folder, with a plan beside their runs that says what is to be done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dspt.config import from_dict
+from dspt.engine.job import Job
+from dspt.internal.errors import InputError
+from dspt.internal.files import read_json, write_json
+from dspt.runs import Run, begun
+
+_FILE = "sweep-{}.json"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The jobs of a sweep, and the command that does them; "" where nobody has planned them."""
+
+    command: str
+    jobs: tuple[Job, ...]
+
+
+def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
+    """Return the file below `out` in which the plan of a sweep now is: the same jobs have the same file.
+
+    Parameters
+    ----------
+    out : Path
+        The folder below which the run folders are.
+    jobs : sequence of Job
+        All jobs of the sweep, done or not.
+    command : str
+        What a user types to do them, or to go on.
+    """
+    runs = [
+        {
+            "run": job.title,
+            "folder": job.folder.relative_to(out).as_posix(),
+            "data": job.source,
+            "noise": job.noise,
+            "settings": asdict(job.config),
+        }
+        for job in jobs
+    ]
+    names = json.dumps([run["folder"] for run in runs])
+    path = out / _FILE.format(hashlib.blake2b(names.encode(), digest_size=4).hexdigest())
+    write_json(path, {"command": command, "runs": runs})
+    return path
+
+
+def find(out: Path) -> list[Sweep]:
+    """Return the sweeps of a folder, the one that was started last first, then the runs that are in none of them."""
+    if not out.is_dir():
+        raise InputError(f"folder {out}: there is no such folder; give that of a sweep, as dspt reproduce names it")
+    plans = sorted(out.glob(_FILE.format("*")), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    sweeps = [_read(path) for path in plans]
+    planned = {job.folder for sweep in sweeps for job in sweep.jobs}
+    others = [_unplanned(folder, out) for folder in begun(out) if folder not in planned]
+    if others:
+        sweeps.append(Sweep("", tuple(filter(None, others))))
+    if not sweeps:
+        raise InputError(f"folder {out}: no run has been begun in it; give that of a sweep")
+    return sweeps
+
+
+def _read(path: Path) -> Sweep:
+    try:
+        found = read_json(path)
+        return Sweep(str(found["command"]), tuple(_job(run, path.parent) for run in found["runs"]))
+    except (KeyError, TypeError, AttributeError):
+        raise InputError(f"{path}: it is not the plan of a sweep; remove it") from None
+
+
+def _job(run: Mapping[str, Any], out: Path) -> Job:
+    config = from_dict(run["settings"])
+    return Job(str(run["data"]), str(run["noise"]), config, out / run["folder"], str(run["run"]))
+
+
+def _unplanned(folder: Path, out: Path) -> Job | None:
+    """Return the run of a folder that is in no plan; None if it is no run's."""
+    try:
+        found = Run(folder).description()
+    except InputError:
+        return None
+    name = folder.relative_to(out).as_posix()
+    return Job(found.data or "", found.noise or "none", found.settings, folder, name if name != "." else out.name)

@@ -1,0 +1,46 @@
+"""Worker processes: how they are started, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Both go to the whole group of processes; the first one ends its workers itself.
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM until the block has ended; processes started in it never hear of them.
+
+    One that is still importing would answer with a traceback, and one that is half-started would be nobody's.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    before = {stop: signal.signal(stop, signal.SIG_IGN) for stop in _STOPS}  # what a process inherits
+    try:
+        yield
+    finally:
+        for stop, handler in before.items():
+            signal.signal(stop, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end when its parent does, and only then: whatever stops a command, nothing is left running."""
+    for stop in _STOPS:
+        signal.signal(stop, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """End this process when its parent was killed and cannot do it any more."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -1,0 +1,379 @@
+"""Engines: many runs in worker processes, whatever becomes of these, and how far a sweep is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import QUIET, finished_run
+
+from dspt.config import Config
+from dspt.engine import attempt, local, processes, status, sweep
+from dspt.engine.job import Job, Queue
+from dspt.internal import threads
+from dspt.internal.errors import FileError, InputError
+from dspt.runs import Run
+from dspt.workflows import train
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    """Have two workers take one thread each, on any machine."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+
+
+@pytest.fixture
+def todo(data, text_tower, tmp_path) -> list[Job]:
+    """Return three jobs of a second or less."""
+    return [
+        Job(data, "sym:0.4", Config(model=text_tower, method=method, epochs=2), tmp_path / "runs" / method, method)
+        for method in ("coop", "mae", "dspt")
+    ]
+
+
+@pytest.fixture
+def said():
+    """Return a reporter that keeps what it says in `lines`."""
+    reporter = processes._Kept()
+    reporter.lines = []
+    reporter.say = reporter.lines.append
+    return reporter
+
+
+def told(folder: Path) -> dict[str, object]:
+    """Return all that a finished run tells but for its place and time: figures, parameters, labels, records."""
+    figures = {key: value for key, value in Run(folder).result().as_dict().items() if key not in ("seconds", "run")}
+    files = ("context.safetensors", "labels.csv", "metrics.jsonl")
+    return figures | {name: (folder / name).read_bytes() for name in files}
+
+
+def swept(runs: Path) -> dict[str, object]:
+    return {path.name: told(path) for path in sorted(runs.glob("*/*")) if path.is_dir()}
+
+
+def test_two_workers_give_the_bits_of_one_thread_and_print_nothing(victims, tmp_path, capfd):
+    words = ["early-accuracy", "--data", "embedded", "--epochs", 2, "--seeds", 1, "--runs"]
+    cache = Path(os.environ["DSPT_CACHE"])
+    done = victims("reproduce", *words, tmp_path / "one", "-q", cache=cache)  # which has OMP_NUM_THREADS=1
+    assert done.status == 0, done
+    _, jobs = planned(tmp_path / "one")
+    moved = [replace(job, folder=tmp_path / "two" / job.folder.relative_to(tmp_path / "one")) for job in jobs]
+    assert sorted(o.job.title for o in local.do(moved, None, QUIET, workers=2)) == sorted(job.title for job in jobs)
+    assert swept(tmp_path / "two") == swept(tmp_path / "one")
+    assert [Run(job.folder).environment()["threads"] for job in moved] == [1, 1, 1]
+    assert capfd.readouterr() == ("", "")
+
+
+def planned(out: Path) -> tuple[str, tuple[Job, ...]]:
+    (found,) = sweep.find(out)
+    return found.command, found.jobs
+
+
+def test_images_are_encoded_before_the_first_worker_starts(photos, clip, tmp_path, monkeypatch):
+    monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
+    jobs = [
+        Job(str(photos), "near:0.4", Config(model=clip, epochs=1, seed=seed), tmp_path / f"{seed}", f"{seed}")
+        for seed in (1, 2)
+    ]
+    stores, give = [], processes._Worker.give
+
+    def watched(self, job):
+        stores.append(store())
+        return give(self, job)
+
+    def store():
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("features.npy")}
+
+    monkeypatch.setattr(processes._Worker, "give", watched)
+    assert all(o.error is None for o in local.do(jobs, None, QUIET, workers=2))
+    assert sum(len(np.load(path)) for path in stores[0]) == 18  # six images of three classes, trained on or not
+    assert [*stores, store()] == [stores[0]] * 3
+
+
+def test_images_that_cannot_be_read_fail_their_runs_before_a_worker_starts(photos, clip, tmp_path, monkeypatch):
+    (photos / "cat" / "3.png").write_bytes(b"no picture")
+    monkeypatch.setattr(processes._Worker, "give", lambda *_: pytest.fail("started"))
+    jobs = [Job(str(photos), "none", Config(model=clip, seed=seed), tmp_path / f"{seed}", "") for seed in (1, 2)]
+    assert ["3.png" in str(outcome.error) for outcome in local.do(jobs, None, QUIET, workers=2)] == [True, True]
+
+
+def kill(monkeypatch, victim: Job, times: int) -> None:
+    """Have the worker that is given a job killed, so many times."""
+    give, deaths = processes._Worker.give, iter(range(times))
+
+    def deadly(self, job):
+        answer = give(self, job)
+        if job == victim and next(deaths, None) is not None:
+            for process in list(self._pool._processes):
+                os.kill(process, signal.SIGKILL)
+        return answer
+
+    monkeypatch.setattr(processes._Worker, "give", deadly)
+
+
+def test_a_run_whose_worker_was_killed_is_done_all_the_same(todo, said, monkeypatch):
+    kill(monkeypatch, todo[1], times=1)
+    outcomes = {o.job: o for o in local.do(todo, None, said, workers=2)}
+    assert [outcomes[job].error for job in todo] == [None] * 3
+    assert said.lines == ["mae: its worker process died (SIGKILL); it is tried once more"]
+
+
+def test_a_run_whose_worker_dies_twice_has_failed_and_the_others_are_done(todo, monkeypatch):
+    kill(monkeypatch, todo[1], times=2)
+    outcomes = {o.job: o for o in local.do(todo, None, QUIET, workers=2)}
+    assert [outcomes[job].error is None for job in todo] == [True, False, True]
+    assert "its worker process died twice (SIGKILL)" in str(outcomes[todo[1]].error)
+    assert "`jobs`" in outcomes[todo[1]].error.advice
+    assert "died twice" in Run(todo[1].folder).failure()
+    assert "TerminatedWorkerError" in (todo[1].folder / "failure.txt").read_text()
+
+
+def test_what_a_worker_finds_wrong_is_the_outcome_of_its_run(todo):
+    todo[1].folder.mkdir(parents=True)
+    (todo[1].folder / "holiday.jpg").write_bytes(b"")
+    outcomes = {o.job: o for o in local.do(todo, None, QUIET, workers=2)}
+    assert [outcomes[job].error is None for job in todo] == [True, False, True]
+    assert "holiday.jpg" in str(outcomes[todo[1]].error)
+    # a folder that is not a run's is left as it was
+    assert {path.name for path in todo[1].folder.iterdir()} <= {"holiday.jpg", ".lock"}
+
+
+def alive(group: int) -> list[int]:
+    """Return the processes of a group that are not dead yet."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, NotADirectoryError):
+            continue
+        if entry.name.isdigit() and fields[0] != "Z" and int(fields[2]) == group:
+            found.append(int(entry.name))
+    return found
+
+
+def until(holds, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes there")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_whatever_stops_a_sweep_nothing_runs_on_and_the_same_command_ends_with_the_same_bits(
+    victims, data, text_tower, tmp_path, stop
+):
+    words = ["reproduce", "unsupervised", "--data", data, "--model", text_tower, "--epochs", "40"]
+    words += ["--set", "test_every=40", "--set", "lr=0.2", "--seeds", "1", "-q", "--only", "noise=none", "--runs"]
+    whole = victims(*words, tmp_path / "whole")
+    assert whole.status == 0, whole
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "dspt", *words, str(runs), "--jobs", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    driver = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: any(path.read_text().count("\n") > 1 for path in runs.rglob("metrics.jsonl")))
+    os.kill(driver.pid, stop)  # it alone: its workers end with it
+    errors = driver.communicate()[1]
+    until(lambda: not alive(driver.pid))
+    if stop == signal.SIGINT:
+        assert driver.returncode == 130
+        assert errors.splitlines()[-1].startswith("stopped; finished epochs are saved. To go on: dspt reproduce")
+    looks = [status.look(job) for job in planned(runs)[1]]
+    assert {one.standing for one in looks} <= {"done", "to go"}
+    again = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert swept(runs) == swept(tmp_path / "whole")
+
+
+class TestTwoSweeps:
+    """On one folder, a run that another process is doing is neither done twice nor lost."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch):
+        monkeypatch.setattr(Queue, "REST", 0.01)
+
+    def test_a_run_that_another_process_does_is_waited_for_after_all_others(self, todo, said):
+        with closing(local.do(todo, None, said)) as ended:
+            with Run(todo[0].folder).locked():
+                others = [next(ended), next(ended)]
+            result = train.run(todo[0].source, todo[0].config, todo[0].noise, todo[0].folder)
+            when = (todo[0].folder / "result.json").stat().st_mtime_ns
+            (last,) = ended
+        assert [o.job.title for o in (*others, last)] == ["mae", "dspt", "coop"]
+        assert last.result == result
+        assert (todo[0].folder / "result.json").stat().st_mtime_ns == when
+        assert said.lines[0] == "coop: another process is doing it; its result is waited for"
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_run_that_another_process_gives_up_is_done(self, todo, workers):
+        with closing(local.do(todo, None, QUIET, workers)) as ended:
+            with Run(todo[0].folder).locked():
+                others = {next(ended).job.title, next(ended).job.title}
+            (last,) = ended
+        assert others == {"mae", "dspt"}
+        assert (last.job.title, last.error) == ("coop", None)
+
+
+class TestFailure:
+    """A run that fails says why in its folder, until it is tried again."""
+
+    def test_the_traceback_is_in_the_folder_until_the_next_try(self, todo, monkeypatch):
+        def boom(*_, **__):
+            raise RuntimeError("boom")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "learn", boom)
+            (outcome,) = local.do(todo[:1], None, QUIET)
+        assert str(outcome.error) == "RuntimeError: boom"
+        assert Run(todo[0].folder).failure() == "RuntimeError: boom"
+        text = (todo[0].folder / "failure.txt").read_text()
+        assert "Traceback (most recent call last)" in text
+        assert "in boom" in text
+        (outcome,) = local.do(todo[:1], None, QUIET)
+        assert outcome.error is None
+        assert Run(todo[0].folder).failure() is None
+
+    def test_a_failure_before_the_run_has_begun_is_in_its_folder_too(self, todo):
+        lost = replace(todo[0], source="nowhere.npz")
+        (outcome,) = local.do([lost], None, QUIET)
+        assert Run(lost.folder).failure() == str(outcome.error)
+        (outcome,) = local.do(todo[:1], None, QUIET)  # the file is there now
+        assert outcome.error is None
+
+    def test_a_finished_run_never_has_failed(self, todo):
+        list(local.do(todo[:1], None, QUIET))
+        attempt.failed(todo[0], RuntimeError("boom"))
+        assert Run(todo[0].folder).failure() is None
+
+    def test_a_full_disk_leaves_the_reason_to_be_told(self, todo, monkeypatch):
+        monkeypatch.setattr("dspt.runs.folder.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        assert str(attempt.failed(todo[0], RuntimeError("boom")).error) == "RuntimeError: boom"
+
+
+class TestStatus:
+    @pytest.fixture
+    def jobs(self, tmp_path) -> list[Job]:
+        """Return five jobs of 4 epochs: one done in 8 seconds, two after 1 epoch, one failed, one not begun."""
+        out = tmp_path / "runs"
+        config = Config(method="mae", epochs=4)
+        jobs = [
+            Job("pets", "none", replace(config, seed=seed), out / "pets" / f"{seed}", f"s{seed}") for seed in range(5)
+        ]
+        result = {"data": "pets", "noise": "none", "method": "mae", "seed": 0, "accuracy": 81.25, "seconds": 8.0}
+        finished_run(jobs[0].folder, result, {"epochs": 4})
+        for job in jobs[1:3]:
+            job.folder.mkdir(parents=True)
+            (job.folder / "metrics.jsonl").write_text('{"epoch": 1, "accuracy": 60.5}\n{"epoch": 2, "accu')
+        Run(jobs[3].folder).fail("RuntimeError: boom", "Traceback")
+        sweep.plan(out, jobs, "dspt reproduce x")
+        return jobs
+
+    def test_each_run_is_what_its_folder_says(self, jobs):
+        with Run(jobs[1].folder).locked():
+            looks = [status.look(job) for job in jobs]
+        assert [one.standing for one in looks] == ["done", "running", "to go", "failed", "to go"]
+        assert [one.epochs for one in looks] == [4, 1, 1, 0, 0]
+        assert [one.accuracy for one in looks] == [81.25, 60.5, 60.5, None, None]
+        assert looks[3].reason == "RuntimeError: boom"
+        assert status.counts(looks) == {"done": 1, "running": 1, "failed": 1, "to go": 2}
+
+    def test_time_left_is_that_of_runs_like_it_divided_by_those_at_a_time(self, jobs):
+        # three quarters of 8 seconds for each of two, and 8 seconds for the one not begun
+        assert status.seconds_left([status.look(job) for job in jobs]) == 6 + 6 + 8
+        with Run(jobs[1].folder).locked(), Run(jobs[2].folder).locked():
+            assert status.seconds_left([status.look(job) for job in jobs]) == (6 + 6 + 8) / 2
+        shutil.rmtree(jobs[0].folder)
+        assert status.seconds_left([status.look(job) for job in jobs]) is None
+
+    def test_the_command_tells_people(self, jobs, dspt):
+        with Run(jobs[1].folder).locked():
+            code, shown, errors = dspt("status", "runs")
+        assert (code, errors) == (0, "")
+        assert shown.splitlines() == [
+            "dspt reproduce x",
+            "  1 done, 1 running, 1 failed, 2 to go, about 0:20 left",
+            "  running  s1   60.50 %  epoch 1/4",
+            "  failed   s3: RuntimeError: boom",
+        ]
+        lines = dspt("status", "--all")[1].splitlines()
+        assert lines[2:] == [
+            "  nobody is at work; the command above goes on",
+            "  done     s0   81.25 %",
+            "  to go    s1   60.50 %  epoch 1/4",
+            "  to go    s2   60.50 %  epoch 1/4",
+            "  to go    s4",
+            "  failed   s3: RuntimeError: boom",
+        ]
+
+    def test_the_command_tells_programs(self, jobs, dspt):
+        (found,) = json.loads(dspt("status", "runs", "--json")[1])["sweeps"]
+        assert [found[name] for name in ("done", "running", "failed", "to_go", "seconds_left")] == [1, 0, 1, 3, 20.0]
+        assert [run["standing"] for run in found["runs"]] == ["done", "to go", "to go", "failed", "to go"]
+        assert found["runs"][3]["error"] == "RuntimeError: boom"
+
+    def test_looking_changes_nothing_and_hinders_nobody(self, jobs):
+        def there():
+            return {str(p): p.stat().st_mtime_ns for p in jobs[0].folder.parent.rglob("*")}
+
+        before = there()
+        assert [status.look(job).standing for job in jobs].count("running") == 0
+        assert there() == before
+        with Run(jobs[4].folder).locked():
+            assert Run(jobs[4].folder).is_held
+
+    def test_runs_without_a_plan_are_shown_by_their_folders(self, tmp_path, dspt):
+        finished_run(
+            tmp_path / "runs" / "mine",
+            {"data": "pets", "noise": "none", "method": "mae", "seed": 0, "accuracy": 81.25},
+        )
+        assert dspt("status", "--all")[1].splitlines() == [
+            "runs that are in no sweep",
+            "  1 done",
+            "  done     mine   81.25 %",
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            (None, "folder runs: there is no such folder"),
+            ("", "runs/sweep-0.json: not valid JSON"),
+            ("[]", "runs/sweep-0.json: it is not the plan of a sweep"),
+            ('{"command": "", "runs": [5]}', "runs/sweep-0.json: it is not the plan of a sweep"),
+            ('{"command": "", "runs": []}', ""),
+        ],
+    )
+    def test_what_is_no_plan_is_one_sentence(self, tmp_path, dspt, text, sentence):
+        if text is not None:
+            (tmp_path / "runs").mkdir()
+            (tmp_path / "runs" / "sweep-0.json").write_text(text)
+        code, _, errors = dspt("status", "runs")
+        assert errors.startswith(f"dspt: {sentence}" if sentence else "")
+        assert code == (2 if sentence else 0)
+
+    def test_the_same_jobs_have_one_plan(self, jobs, tmp_path):
+        sweep.plan(tmp_path / "runs", jobs, "dspt reproduce x --jobs 2")
+        (found,) = sweep.find(tmp_path / "runs")
+        assert found == sweep.Sweep("dspt reproduce x --jobs 2", tuple(jobs))
+
+
+def test_fewer_than_one_job_at_a_time_is_refused(dspt):
+    code, _, errors = dspt("reproduce", "main", "--data", "embedded", "--jobs", 0)
+    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 run at a time\n")
+
+
+def test_errors_travel_between_processes():
+    for error in (InputError("a", "set `b`"), FileError("a: cannot be written (full)")):
+        back = pickle.loads(pickle.dumps(error))
+        assert (type(back), str(back), back.advice) == (type(error), str(error), error.advice)
