@@ -100,8 +100,27 @@ class TestWords:
         assert row.split() == ["cats", "4", "72.50", "70.00", "+2.50", "±", "1.29", "4", "0", "0", "0.13"]
         text = " ".join(" ".join(lines).split())
         assert "over 2 datasets: p = 1.00, and 2 pairs can give no less than 0.50" in text
-        assert "DSPT is ahead of MAE by 0.50 points on average; over datasets that may be chance." in text
+        assert "DSPT is ahead of MAE by 0.50 points on average over datasets, which may be chance." in text
         assert max(map(len, lines)) <= 80
+
+    def test_who_is_ahead_goes_by_what_is_tested(self, tmp_path):
+        """Ahead by 3 in the dataset with many runs, behind by 4 in the other: behind by half a point over both."""
+        for data, seeds, by in (("cats", 5, 3.0), ("dogs", 1, -4.0)):
+            for seed in range(seeds):
+                add(tmp_path, 70.0, data, method="mae", seed=seed)
+                add(tmp_path, 70.0 + by, data, method="dspt", seed=seed)
+        found = compare(["dspt", "mae"], tmp_path)
+        assert "MAE is ahead of DSPT by 0.50 points on average over datasets" in "\n".join(
+            in_words(found, "datasets", 200)
+        )
+        assert any("DSPT is ahead of MAE by 1.83" in line for line in in_words(found, "runs", 200))
+
+    def test_nobody_is_ahead_of_an_equal(self, tmp_path):
+        for method in ("dspt", "mae"):
+            add(tmp_path, 70.0, method=method)
+        assert in_words(compare(["dspt", "mae"], tmp_path), "runs", 80)[-1] == (
+            "DSPT and MAE are level, on average over runs."
+        )
 
     def test_several_are_shown_by_their_ranks(self, runs):
         for data in ("cats", "dogs"):
@@ -135,6 +154,8 @@ class TestCommand:
         ("arguments", "message"),
         [
             (["dspt"], "expected two methods or two folders"),
+            (["dspt", "dspt"], "expected two methods or two folders"),
+            (["dspt", "mae", "DSPT"], "two of them are the same method"),
             (["dspt", "msp"], "neither a folder nor a method of the runs, whose methods are DSPT, MAE"),
             (["dspt", "mae", "--over", "classes"], "over 'classes': not known"),
             (["dspt", "mae", "--experiment", "maim"], "did you mean main"),

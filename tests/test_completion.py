@@ -70,6 +70,11 @@ def test_what_is_offered(offered, tmp_path):
     assert offered("train", "e") == ["embedded", "eurosat", "eggs/"]
     assert offered("train", "eggs/") == ["eggs/a.csv"]
     assert offered("table", "ext") == ["extreme"]
+    assert offered("figure", "loss") == ["loss-curves", "loss-landscape"]
+    assert offered("compare", "e") == ["eggs/"]
+    assert offered("compare", "dspt", "ma") == ["mae"]
+    assert offered("compare", "--experiment", "ma") == ["main"]
+    assert offered("compare", "--over", "") == ["datasets", "settings", "runs"]
     assert offered("eval", "run", "data", "--classes", "base") == ["base", "base-to-new"]
     assert offered("train", "--method", "gc", shell="fish") == ["gce"]
     assert "sym\\\\:" in "".join(offered("train", "x", "--noise", "s", shell="zsh"))

@@ -1,8 +1,11 @@
 """--config: every setting from a file; options win; what is not known is one sentence."""
 
 import json
+from dataclasses import fields
 
 import pytest
+
+from dspt.runs import Description
 
 
 @pytest.fixture
@@ -72,6 +75,20 @@ def test_a_runs_own_config_makes_the_same_run(dspt, text_tower, data, tmp_path):
     assert (first / "config.json").read_text() == (second / "config.json").read_text()
     assert (first / "labels.csv").read_bytes() == (second / "labels.csv").read_bytes()
     assert (first / "context.safetensors").read_bytes() == (second / "context.safetensors").read_bytes()
+
+
+def test_what_came_of_a_run_is_not_asked_for_again(dspt, text_tower, data, tmp_path):
+    """Every field of a description: a method of a second rule and a mended text have theirs."""
+    asked = ("--method", "logitclip", "--option", "tau=0.2", "--epochs", 1)
+    status, _, errors = dspt("train", data, "--model", text_tower, *asked, "--out", "first", "-q")
+    assert status == 0, errors
+    said = json.loads((tmp_path / "first" / "config.json").read_text())
+    assert said["method_rule"] == 2
+    facts = {field.name: said.get(field.name, True) for field in fields(Description) if field.name != "data_options"}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    status, _, errors = dspt("train", "--config", "config.json", "--test", data, "--out", "second", "-q")
+    assert status == 0, errors
+    assert json.loads((tmp_path / "second" / "config.json").read_text())["settings"] == said["settings"]
 
 
 def test_a_network_has_its_own_command(dspt, tmp_path):

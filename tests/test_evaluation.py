@@ -223,6 +223,16 @@ class TestCommand:
         assert "judged by labels that may be wrong" in output
         assert re.search(r"\w+/\d\.png: label \w+ [\d.]+ %, taken for \w+ [\d.]+ %", output)
 
+    def test_columns_end_below_their_headings(self, dspt, run, photos):
+        lines = dspt("eval", "run", photos, "--worst", 0)[1].splitlines()
+        for first in ("  class", "  probability"):
+            heading, row = (
+                lines[(at := next(i for i, line in enumerate(lines) if line.startswith(first)))],
+                lines[at + 1],
+            )
+            ends = [found.end() for found in re.finditer(r"\S+", heading)][1:]
+            assert all(row[end - 1].strip() and not row[end : end + 1].strip() for end in ends), (heading, row)
+
     def test_many_classes_have_no_matrix_on_a_terminal_but_their_mistakes(self, capsys):
         from dspt.cli.evaluation import print_evaluation
 

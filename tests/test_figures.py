@@ -193,7 +193,7 @@ class TestDraw:
 
     @pytest.mark.parametrize("name", FIGURES)
     def test_says_how_to_make_the_runs_if_there_are_none(self, name, tmp_path):
-        with pytest.raises(InputError, match=f"`dspt reproduce {name}` makes them"):
+        with pytest.raises(InputError, match=f"'dspt reproduce {name}' makes them"):
             figures.draw(results(name, tmp_path), tmp_path / "figure")
         assert list(tmp_path.iterdir()) == []
 
@@ -416,7 +416,7 @@ class TestCurves:
         write(tmp_path, "embedded", "sym:0.6", "dspt", records=[old], **get(name).config)
         with pytest.raises(InputError, match="older version") as error:
             figures.draw(results(name, tmp_path), tmp_path / "figure")
-        assert f"`dspt reproduce {name}`" in str(error.value)
+        assert f"'dspt reproduce {name}'" in str(error.value)
 
     def test_runs_without_true_labels_are_refused(self, tmp_path):
         record = {"epoch": 1, "loss": 1.0, "accuracy": 50.0}
@@ -454,6 +454,22 @@ class TestLogitClipTau:
         write(tmp_path, "DTD", "sym:0.4", "coop", records=epochs(2))
         (axis,) = figures.logitclip_tau(results("logitclip-tau", tmp_path)).axes
         assert not axis.patches
+
+    def test_says_below_what_is_shaded_in_letters_that_can_be_read(self, tmp_path):
+        write(tmp_path, "DTD", "sym:0.4", "logitclip", option=["tau=2"])
+        write(tmp_path, "DTD", "sym:0.4", "coop", records=[one | {"longest_logits": 50.0} for one in epochs(2)])
+        (said,) = (text.get_text() for text in figures.logitclip_tau(results("logitclip-tau", tmp_path)).texts)
+        assert "no logits are as long as 1/τ." in " ".join(said.split())
+        assert "own scale" not in said
+
+    def test_noises_of_one_dataset_share_a_scale_and_two_datasets_do_not(self, tmp_path):
+        for dataset, noise, accuracy in (("a", "sym:0.4", 90.0), ("a", "sym:0.8", 40.0), ("b", "sym:0.4", 70.0)):
+            for tau in (0.1, 1):
+                write(tmp_path, dataset, noise, "logitclip", accuracy=accuracy - tau, option=[f"tau={tau}"])
+        figure = figures.logitclip_tau(results("logitclip-tau", tmp_path))
+        scales = {axis.get_title(): axis.get_ylim() for axis in figure.axes}
+        assert scales["a\n40 % symmetric"] == scales["a\n80 % symmetric"] != scales["b\n40 % symmetric"]
+        assert any("Each dataset has its own scale." in " ".join(text.get_text().split()) for text in figure.texts)
 
     def test_dspt_alone_is_no_panel(self, tmp_path):
         write(tmp_path, "DTD", "sym:0.4", "dspt")

@@ -179,3 +179,11 @@ class TestCommand:
 
 def test_every_loss_of_the_landscape_is_a_loss():
     assert set(landscape.LOSSES) <= set(losses.names())
+
+
+@pytest.mark.parametrize("command", ["table", "reproduce"])
+def test_has_no_runs_and_says_which_command_draws_it(dspt, command):
+    status, _, errors = dspt(command, "loss-landscape")
+    assert status == 2
+    assert "it is drawn from formulas and has no runs, see 'dspt figure loss-landscape'" in errors
+    assert "did you mean loss-landscape?" in dspt("figure", "loss-landscap")[2]

@@ -247,7 +247,7 @@ def test_every_table_and_figure_is_named_in_order_with_why_it_is_left_out(tmp_pa
     # the only run of sym 40 is of another figure's noise, but not recorded epoch by epoch
     assert said["figure loss-curves"].startswith("left out, run folder")
     assert said["figure early-accuracy"] == (
-        "left out, there are no runs of it; dspt reproduce early-accuracy makes them"
+        "left out, there are no runs of it; 'dspt reproduce early-accuracy' makes them"
     )
     page = Page((tmp_path / "report.html").read_text()).text("li").splitlines()
     assert [line for line in page if line.startswith(("table ", "figure "))] == [f"{n}: {w}" for n, w in said.items()]

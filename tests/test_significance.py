@@ -1,5 +1,7 @@
 """Significance: the tests as Demšar (JMLR 2006) has them, against his worked example, his formula and scipy."""
 
+from itertools import permutations, product
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -93,8 +95,14 @@ class TestRanks:
     def test_the_same_everywhere_show_all(self):
         found = ranks(np.tile([3.0, 2.0, 1.0], (40, 1)))
         assert found.mean == (1.0, 2.0, 3.0)
-        assert found.p == 0.0
+        assert found.p == pytest.approx(6.0**-39)
         assert found.groups == []  # 1 apart, and 2.343 * sqrt(12 / 240) = 0.52
+
+    @pytest.mark.parametrize(("n", "k"), [(2, 3), (3, 3), (2, 4)])
+    def test_where_all_agree_the_p_is_how_often_chance_agrees(self, n, k):
+        orders = list(permutations(range(k)))
+        agree = [len(set(drawn)) == 1 for drawn in product(orders, repeat=n)]
+        assert ranks(np.tile(np.arange(k), (n, 1))).p == pytest.approx(np.mean(agree))
 
     def test_groups_are_the_largest_that_cannot_be_told_apart(self):
         # mean ranks 1, 2, 3, 4 in 9 datasets, critical difference 1.56: neighbours only

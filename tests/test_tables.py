@@ -114,9 +114,18 @@ def complete(name, datasets=None):
             for seed in (1, 2):
                 where = {"data": condition.dataset, "noise": condition.noise, "method": variant.method, "seed": seed}
                 result = Result(**where, epochs=50, accuracy=40.0 + 10 * seed + number, zero_shot=50.0)
-                place = (condition.dataset, condition.noise, variant.method, variant.options, seed)
                 made = TableRun(
-                    *place, settings | {"model_fingerprint": "x"}, result, (), Run(Path("none")), False, True
+                    dataset=condition.dataset,
+                    noise=condition.noise,
+                    method=variant.method,
+                    options=variant.options,
+                    seed=seed,
+                    settings=settings | {"model_fingerprint": "x"},
+                    result=result,
+                    class_names=(),
+                    run=Run(Path("none")),
+                    old_rule=False,
+                    is_job=True,
                 )
                 if datasets is None or condition.dataset in datasets:
                     runs.append(made)
@@ -382,6 +391,9 @@ class TestNotes:
         file = tmp_path / "run0" / "result.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs_averaged": 4}))
         assert "averaged over the last 4 or 5, model" in render(collect(MAIN, find_runs(tmp_path)), "terminal")
+        for file in tmp_path.glob("*/result.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs_averaged": 1}))
+        assert "5 epochs, accuracy of the last, model" in render(collect(MAIN, find_runs(tmp_path)), "terminal")
 
     def test_tell_which_seeds_are_in_each_cell_where_cells_differ(self, results):
         runs = [("DTD", n, m, s, 60.0) for n in ("sym:0.4", "sym:0.6") for m in ("mae", "dspt") for s in (1, 2)]

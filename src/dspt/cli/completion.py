@@ -37,11 +37,16 @@ def methods(incomplete: str) -> list[str]:
     return among((*METHODS, *sorted(entry_points(group="dspt.methods").names)))(incomplete)
 
 
-def experiments(incomplete: str) -> list[str]:
-    """Return the experiments that begin so."""
-    from dspt.experiments.catalogue import EXPERIMENTS
+def methods_or_paths(incomplete: str) -> list[str]:
+    """Return the methods and the paths that begin so."""
+    return methods(incomplete) + _paths(incomplete)
 
-    return among(EXPERIMENTS)(incomplete)
+
+def experiments(incomplete: str) -> list[str]:
+    """Return the experiments that begin so, and the figure that has no runs."""
+    from dspt.experiments.catalogue import EXPERIMENTS, LANDSCAPE
+
+    return among((*EXPERIMENTS, LANDSCAPE))(incomplete)
 
 
 def data(incomplete: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,8 @@ import typer
 from dspt.internal.errors import InputError
 from dspt.internal.names import did_you_mean
 
-# What a run's config.json says besides what was asked for: facts about what came of it.
-_FACTS = (
-    *("format", "class_names", "data_fingerprint", "model_fingerprint", "tokenizer_fingerprint", "logit_scale"),
-    "labels",
-)
-# Groups of settings in a run's config.json.
+# What was asked for in a run's config.json, besides groups of settings; all else there is what came of it.
+_ASKED = ("data", "test", "noise")
 _GROUPS = ("settings", "data_options")
 
 
@@ -90,9 +87,12 @@ def _read(path: Path) -> dict[Any, Any]:
 
 def _of_run(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was asked for in a run's config.json, without the facts that came of it."""
+    from dspt.runs import Description
+
     if not all(isinstance(values.get(name, {}), dict) for name in _GROUPS):
         raise InputError(f"{path}: it is not the config.json of a run; its settings are no group")
-    asked = {key: value for key, value in values.items() if key not in (*_FACTS, *_GROUPS)}
+    facts = {"format", *(field.name for field in fields(Description))} - {*_ASKED}
+    asked = {key: value for key, value in values.items() if key not in facts}
     settings = dict(values["settings"])
     if settings.get("learner") == "network":  # a command of its own
         del settings["learner"]

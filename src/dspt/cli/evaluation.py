@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dspt.cli.common import print, print_trust
+from dspt.cli.common import print, print_trust, terminal_width
 from dspt.internal.names import printable
 from dspt.internal.rounding import counted, figure
 
@@ -55,12 +53,12 @@ def _print_classes(rows: list[dict[str, Any]]) -> None:
             f"{row['predicted']:>9,}"
         )
     if more := len(order) - len(shown):
-        print(f"  and {counted(more, 'more class', 'more classes')}, all better; --json lists them")
+        print(f"  and {counted(more, 'more class', 'more classes')}, none of them worse; --json lists them")
 
 
 def _print_confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix if it fits, and else the most frequent mistakes."""
-    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+    wide = terminal_width(otherwise=100)
     cell = 1 + max(len(str(len(names))), *(len(f"{n}") for row in counts for n in row))
     label = max(len(_short(name)) for name in names)
     number = len(str(len(names)))
@@ -84,14 +82,14 @@ def _print_confusion(names: list[str], counts: list[list[int]]) -> None:
 
 def _print_calibration(bins: list[dict[str, Any]]) -> None:
     """Print, for each range of probabilities, what share is right."""
-    print("", "  probability     images    mean   right", sep="\n")
+    print("", "  probability    images    mean   right", sep="\n")
     for one in bins:
         if one["samples"]:
             mean, right = one["confidence"], one["accuracy"]
             bar = "=" * round(_BAR * right / 100)
             print(
                 f"  {figure(one['from'], 0):>3} to {figure(one['to'], 0):>3} %  {one['samples']:>7,}  "
-                f"{figure(mean, 1):>6}  {figure(right, 1):>6}  {bar}"
+                f"{figure(mean, 1):>6}  {figure(right, 1):>6}  {bar}".rstrip()
             )
 
 

@@ -63,7 +63,7 @@ def list_experiments(json_output: Json = False) -> None:
       dspt experiments
     """
     from dspt.experiments import landscape
-    from dspt.experiments.catalogue import EXPERIMENTS
+    from dspt.experiments.catalogue import EXPERIMENTS, LANDSCAPE
 
     rows: list[dict[str, Any]] = [
         {
@@ -79,7 +79,7 @@ def list_experiments(json_output: Json = False) -> None:
         for one in EXPERIMENTS.values()
     ]
     nothing: dict[str, Any] = {"datasets": [], "noises": [], "methods": [], "seeds": [], "runs": 0}
-    rows.append({"name": landscape.NAME, "kind": "figure", "title": landscape.TITLE} | nothing)
+    rows.append({"name": LANDSCAPE, "kind": "figure", "title": landscape.TITLE} | nothing)
     if json_output:
         print_json({"experiments": rows})
         return
@@ -272,17 +272,22 @@ def compare(
         typer.Argument(
             metavar="[A B]...",
             help="Methods, or folders of runs; two or more. None: all methods that have the most runs.",
+            autocompletion=completion.methods_or_paths,
         ),
     ] = None,
     runs: Runs = Path("runs"),
-    experiment: Annotated[str | None, typer.Option(help="Take the runs of this table or figure alone.")] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="Take the runs of this table or figure alone.", autocompletion=completion.experiments),
+    ] = None,
     only: Only = None,
     where: Where = None,
     over: Annotated[
         str | None,
         typer.Option(
             help="What counts as one: datasets; settings (a dataset with a noise); or runs. "
-            "Default: datasets, if there are several."
+            "Default: datasets, if there are several.",
+            autocompletion=completion.among(("datasets", "settings", "runs")),
         ),
     ] = None,
     picture: Annotated[
@@ -318,8 +323,8 @@ def compare(
         made = found.ranks(over)
         names = found.names
         groups = [[names[i] for i in group] for group in made.groups]
-        counted = f"{len(found.over(over)[0])} {over}"
-        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, counted)
+        units = f"{len(found.over(over)[0])} {over}"
+        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, units)
     if json_output:
         print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
         return
@@ -353,8 +358,9 @@ def figure(
     """
     from dspt import plots
     from dspt.experiments import figures, grid, landscape
+    from dspt.experiments.catalogue import LANDSCAPE
 
-    if name == landscape.NAME:
+    if name == LANDSCAPE:
         if only or where:
             raise InputError(f"{name}: it is drawn from formulas, so there are no runs to choose from")
         files = landscape.draw(out, overwrite)
@@ -364,7 +370,7 @@ def figure(
         print(*files, sep="\n")
         return
     if out.suffix.lower() == ".html":
-        raise InputError(f"{out}: only {landscape.NAME} has a page; give a folder for the picture")
+        raise InputError(f"{out}: only {LANDSCAPE} has a page; give a folder for the picture")
     for suffix in (".pdf", ".png"):
         plots.check_path(out / f"{name}{suffix}", overwrite)
     results, not_used = _results(name, runs, only, where)

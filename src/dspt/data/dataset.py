@@ -147,9 +147,12 @@ def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray
     """
     numbers = np.array(matched(dataset.class_names, names), np.int64)
     if unknown := [name for name, c in zip(dataset.class_names, numbers, strict=True) if c < 0]:
+        which, their, them = (f"class {listed(unknown)} is", "its", "it")
+        if len(unknown) > 1:
+            which, their, them = (f"classes {listed(unknown)} are", "their", "them")
         raise InputError(
-            f"data {dataset.source or dataset.name}: class {listed(unknown)} is not among {whose}; leave its images "
-            "out, or rename it"
+            f"data {dataset.source or dataset.name}: {which} not among {whose}; leave {their} images out, or rename "
+            f"{them}"
         )
     return np.asarray(numbers[dataset.judged.best_labels])
 

@@ -104,6 +104,9 @@ MAE = Variant("MAE", "mae")
 DSPT = Variant("DSPT", "dspt")
 DSPT_AUTO = Variant("DSPT-auto", "dspt-auto")  # ours, not in the paper
 
+# A figure of formulas, which has no runs: `landscape` draws it.
+LANDSCAPE = "loss-landscape"
+
 # The paper does not say at which values it drew LogitClip. Logits are cut to length 1 / tau.
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -235,9 +238,12 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 def get(name: str) -> Experiment:
     """Return the experiment called `name`."""
+    if name == LANDSCAPE:
+        raise InputError(f"experiment {name!r}: it is drawn from formulas and has no runs, see 'dspt figure {name}'")
     if name not in EXPERIMENTS:
-        hint = did_you_mean(name, EXPERIMENTS)
-        raise InputError(f"experiment {name!r}: not known{hint}; the experiments are {', '.join(EXPERIMENTS)}")
+        known = [*EXPERIMENTS, LANDSCAPE]
+        hint = did_you_mean(name, known)
+        raise InputError(f"experiment {name!r}: not known{hint}; the experiments are {', '.join(known)}")
     return EXPERIMENTS[name]
 
 

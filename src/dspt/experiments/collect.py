@@ -16,7 +16,7 @@ from dspt.experiments.catalogue import NINE, Condition, Experiment, Variant
 from dspt.experiments.jobs import is_job
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 from dspt.runs import RULES, Finished, NotUsed, Result, Run, find
 
 # Hears of a folder that is not used, and why.
@@ -401,10 +401,10 @@ def _notes(results: Results) -> tuple[str, ...]:
     settings = results.runs[0].settings
     # five were averaged before it was written down
     numbers = {run.result.epochs_averaged or min(5, run.result.epochs) for run in results.runs}
-    averaged = " or ".join(map(str, sorted(numbers)))
+    averaged = "of the last" if numbers == {1} else f"averaged over the last {' or '.join(map(str, sorted(numbers)))}"
     models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
     notes = [
-        f"{settings['epochs']} epochs, accuracy averaged over the last {averaged}, model {', '.join(models)}",
+        f"{counted(int(settings['epochs']), 'epoch')}, accuracy {averaged}, model {', '.join(models)}",
         _seeds_note(results),
     ]
     if (views := settings.get("views")) is not None:  # CoOp draws a new crop each time

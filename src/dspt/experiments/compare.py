@@ -21,7 +21,7 @@ from dspt.experiments.collect import DECIMALS, TableRun, Tell
 from dspt.experiments.significance import LEVEL, Ranks, holm, least, ranks, wilcoxon
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain, wrapped
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 OVER = ("datasets", "settings", "runs")
 
@@ -114,7 +114,7 @@ def compare(
     tell : callable
         Hears which folders are not used, and why.
     """
-    if len(names) == 1:
+    if len(set(names)) == 1:
         raise InputError(f"compare {names[0]}: expected two methods or two folders, or more")
 
     def runs_in(place: Path) -> list[TableRun]:
@@ -133,7 +133,10 @@ def compare(
     for run in runs_in(folder):
         sides.setdefault(_label(run), []).append(run)
     if names:
-        sides = {label: sides[label] for label in [_named(name, sides) for name in names]}
+        labels = {name: _named(name, sides) for name in names}
+        if len(set(labels.values())) < len(names):
+            raise InputError(f"compare {', '.join(names)}: two of them are the same method; name another")
+        sides = {label: sides[label] for label in labels.values()}
     collect.check_alike("compare", [run for side in sides.values() for run in side])
     counts = {label: len({(run.dataset, run.noise, run.seed) for run in side}) for label, side in sides.items()}
     fewer = {} if names else {label: count for label, count in counts.items() if count < max(counts.values())}
@@ -257,13 +260,11 @@ def in_words(comparison: Comparison, over: str, width: int) -> list[str]:
     where = places[0].dataset if count == 1 else f"{count} datasets"
     heading = f"{' against '.join(names)}" if len(names) == 2 else f"{len(names)} methods"
     lines = wrapped(
-        f"{heading}, on {where}: {len(places)} {'runs' if len(places) > 1 else 'run'} of each, paired by data, "
-        "noise and seed",
-        width,
+        f"{heading}, on {where}: {counted(len(places), 'run')} of each, paired by data, noise and seed", width
     )
     lines += ["", *(_pair if len(names) == 2 else _several)(comparison, over, width)]
     notes = [f"Not alike: {setting}." for setting in comparison.differing]
-    notes += [f"{name}: {count} more without a partner, not counted." for name, count in comparison.alone.items()]
+    notes += [f"{name}: {counted(n, 'run')} without a partner, not counted." for name, n in comparison.alone.items()]
     if count > 1:
         notes.append(
             "Settings and runs of one dataset share its images: tests over them speak of these datasets, tests over "
@@ -294,16 +295,22 @@ def _pair(comparison: Comparison, over: str, width: int) -> list[str]:
         differing, p = comparison.p(what)
         text = f"  over {number} {what if number > 1 else what.removesuffix('s')}: p {_p(p, '= ')}"
         if differing and least(differing) > LEVEL:
-            text += (
-                f", and {differing} {'pairs' if differing > 1 else 'pair'} can give no less than {_p(least(differing))}"
-            )
+            text += f", and {counted(differing, 'pair')} can give no less than {_p(least(differing))}"
         lines += wrapped(text, width, "    ")
-    mean = float((comparison.accuracy[:, 0] - comparison.accuracy[:, 1]).mean())
-    ahead, behind = (first, second) if mean >= 0 else (second, first)
-    shown = over if comparison.p(over)[1] <= LEVEL else ""
-    verdict = f"{ahead} is ahead of {behind} by {figure(abs(mean), DECIMALS)} points on average"
-    verdict += f", more than chance over {over} (p at most {LEVEL})." if shown else f"; over {over} that may be chance."
-    return [*lines, *wrapped(verdict, width)]
+    return [*lines, *wrapped(_verdict(comparison, over), width)]
+
+
+def _verdict(comparison: Comparison, over: str) -> str:
+    """Return which of two sides is ahead, by the means that the test looks at, and whether that may be chance."""
+    first, second = comparison.names
+    scores = comparison.over(over)[1]
+    mean = float((scores[:, 0] - scores[:, 1]).mean())
+    points = figure(abs(mean), DECIMALS)
+    if not float(points):
+        return f"{first} and {second} are level, on average over {over}."
+    ahead, behind = (first, second) if mean > 0 else (second, first)
+    chance = f"more than chance (p at most {LEVEL})" if comparison.p(over)[1] <= LEVEL else "which may be chance"
+    return f"{ahead} is ahead of {behind} by {points} points on average over {over}, {chance}."
 
 
 def _several(comparison: Comparison, over: str, width: int) -> list[str]:

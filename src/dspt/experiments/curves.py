@@ -137,4 +137,4 @@ def _damaged(results: Results, run: TableRun) -> InputError:
 
 
 def _again(results: Results) -> str:
-    return f"remove the folder and make it again with `dspt reproduce {results.experiment.name}`"
+    return f"remove the folder and make it again with 'dspt reproduce {results.experiment.name}'"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dspt import plots
 from dspt.experiments import curves, words
-from dspt.experiments.catalogue import Condition, Variant
+from dspt.experiments.catalogue import LANDSCAPE, Condition, Variant
 from dspt.experiments.collect import Cell, Results, TableRun
 from dspt.internal.errors import InputError
 
@@ -26,7 +26,7 @@ _SIDES = {
     "correct": {"color": plots.RIGHT, "linestyle": "-", "marker": "o", "label": "correctly\npredicted"},
     "incorrect": {"color": plots.WRONG, "linestyle": "--", "marker": "X", "label": "incorrectly\npredicted"},
 }
-_UNCUT = r"Shaded: nothing is cut, since no logits are as long as $1/\tau$."
+_UNCUT = "Shaded: nothing is cut, since no logits are as long as 1/τ."
 _BOUND = {"color": "0.3", "linewidth": 0.7}
 _BAND = "Bands: one standard deviation over seeds."
 
@@ -36,7 +36,8 @@ def draw(results: Results, path: Path) -> list[Path]:
     name = results.experiment.name
     if name not in FIGURES:
         raise InputError(
-            f"experiment {name!r}: it is no figure, see `dspt table {name}`; the figures are {', '.join(FIGURES)}"
+            f"experiment {name!r}: it is no figure, see 'dspt table {name}'; the figures are "
+            f"{', '.join((*FIGURES, LANDSCAPE))}"
         )
     if not results.runs:
         raise _nothing(results)
@@ -62,7 +63,7 @@ def accuracy_vs_noise(results: Results) -> Any:
     }
     # Two datasets side by side fill the width of a page.
     figure, panels = _panels(results, [cuts[dataset] for dataset, *_ in found], 4 if len(cuts) > 1 else 2)
-    for index, (panel, (dataset, kind, lines)) in enumerate(zip(panels, found, strict=True)):
+    for panel, (dataset, kind, lines) in zip(panels, found, strict=True):
         for axis in panel.axes:
             for variant, points in lines.items():
                 _points(axis, points, **plots.style(variant.method, variant.label))
@@ -71,11 +72,8 @@ def accuracy_vs_noise(results: Results) -> Any:
         shares = _shares(results, dataset, kind)
         panel.bottom.set_xticks(shares)
         panel.bottom.set_xlim(-0.05 * shares[-1], 1.05 * shares[-1])
-        if not _starts_row(panel) and found[index - 1][0] == dataset:
-            panel.hide_y()
-    for dataset, cut in cuts.items():
-        plots.fit([one for one, data in zip(panels, found, strict=True) if data[0] == dataset], cut)
-    return _named(figure, results, _ends_of_rows(panels), _BAND, *([_OWN] if len(cuts) > 1 else []))
+    scales = _share_scales(panels, [dataset for dataset, *_ in found], cuts)
+    return _named(figure, results, _ends_of_rows(panels), _BAND, *scales)
 
 
 def gradient_distribution(results: Results) -> Any:
@@ -144,7 +142,9 @@ def logitclip_tau(results: Results) -> Any:
     for panel, (condition, points) in zip(panels, found, strict=True):
         axis = panel.top
         axis.set_xscale("log")
-        _points(axis, points, **plots.style("logitclip"))
+        _points(
+            axis, points, **plots.style("logitclip"), zorder=2.6
+        )  # it is often as good as DSPT, whose line is broad
         for variant in experiment.variants:
             cell = results.cell(condition, variant.label)
             if variant.label not in thresholds and cell.mean is not None:
@@ -158,8 +158,8 @@ def logitclip_tau(results: Results) -> Any:
         axis.set_xlabel(r"threshold $\tau$")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.xaxis.set_minor_formatter(lambda value, _: "")
-    notes = [_BAND, *([_UNCUT] if shaded else []), *([_OWN] if len(panels) > 1 else [])]
-    return _named(figure, results, panels[-1:], *notes)
+    scales = _share_scales(panels, [condition.dataset for condition, _ in found])
+    return _named(figure, results, panels[-1:], _BAND, *([_UNCUT] if shaded else []), *scales)
 
 
 def early_accuracy(results: Results) -> Any:
@@ -223,9 +223,6 @@ class _Panel:
     bottom: bool
 
 
-_OWN = "Each dataset has its own scale."
-
-
 def _panels(
     results: Results, cuts: Sequence[float | None], columns: int, height: float = 1.9
 ) -> tuple[Any, list[plots.Panel]]:
@@ -240,6 +237,19 @@ def _panels(
     figure = plots.blank(width, rows * height + 0.4)
     spec = figure.add_gridspec(rows, columns)
     return figure, [plots.panel(figure, spec[i // columns, i % columns], cut) for i, cut in enumerate(cuts)]
+
+
+def _share_scales(
+    panels: Sequence[plots.Panel], datasets: Sequence[str], cuts: Mapping[str, float | None] | None = None
+) -> list[str]:
+    """Give the panels of a dataset one y-axis, whose numbers stand once, and return what is to be said of it."""
+    for dataset in dict.fromkeys(datasets):
+        own = [panel for panel, one in zip(panels, datasets, strict=True) if one == dataset]
+        plots.fit(own, cuts[dataset] if cuts else None)
+    for (before, dataset), panel in zip(pairwise(datasets), panels[1:], strict=True):
+        if before == dataset and not _starts_row(panel):
+            panel.hide_y()
+    return ["Each dataset has its own scale."] if len(set(datasets)) > 1 else []
 
 
 def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *sentences: str) -> Any:
@@ -346,7 +356,7 @@ def _starts_row(panel: plots.Panel) -> bool:
 
 def _nothing(results: Results) -> InputError:
     name = results.experiment.name
-    return InputError(f"{name}: there are no runs to draw; `dspt reproduce {name}` makes them")
+    return InputError(f"{name}: there are no runs to draw; 'dspt reproduce {name}' makes them")
 
 
 def _accuracy_lines(results: Results, dataset: str, kind: str) -> dict[Variant, dict[float, Cell]]:

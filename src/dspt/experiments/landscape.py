@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dspt import plots
+from dspt.experiments.catalogue import LANDSCAPE
 from dspt.internal.files import check_free, write_text
 
-NAME = "loss-landscape"
 TITLE = "Loss and gradient of CE, MAE, GCE, DSPT and its outer-scale family L_s over a prediction, from formulas"
 CLASSES = (2, 10, 100)
 SCALE = 10.0  # of the member of L_s that is drawn: large enough to differ from DSPT, which is that of 1
@@ -175,11 +175,11 @@ def page() -> str:
 
 
 def draw(folder: Path, overwrite: bool = False) -> list[Path]:
-    """Write NAME.pdf, NAME.png and NAME.html to a folder and return them; an .html file is the page alone."""
+    """Write loss-landscape.pdf, .png and .html to a folder and return them; an .html file is the page alone."""
     if folder.suffix.lower() == ".html":
         pictures, text = [], folder
     else:
-        pictures, text = [folder / f"{NAME}{suffix}" for suffix in (".pdf", ".png")], folder / f"{NAME}.html"
+        pictures, text = [folder / f"{LANDSCAPE}{suffix}" for suffix in (".pdf", ".png")], folder / f"{LANDSCAPE}.html"
     for path in pictures:
         plots.check_path(path, overwrite)
     check_free(text, overwrite, PAGE_MARK)

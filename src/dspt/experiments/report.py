@@ -57,7 +57,7 @@ def make(folder: Path, path: Path) -> Report:
     runs = collect.find_runs(folder, not_used.append)
     if not runs:
         first = f"; {not_used[0].sentence}" if not_used else ""
-        raise InputError(f"runs folder {folder}: no finished runs below it; dspt train makes one{first}")
+        raise InputError(f"runs folder {folder}: no finished runs below it; 'dspt train' makes one{first}")
     shown = {one.folder for e in EXPERIMENTS.values() for kind in _kinds(runs) for one in collect.own_runs(e, kind)}
     alone = InputError("it belongs to no table or figure, and stands in the list of all runs only")
     not_used += [NotUsed(run.folder, alone) for run in runs if run.folder not in shown]
@@ -80,7 +80,7 @@ def make(folder: Path, path: Path) -> Report:
 
 
 def _no_runs(experiment: Experiment) -> InputError:
-    return InputError(f"there are no runs of it; dspt reproduce {experiment.name} makes them")
+    return InputError(f"there are no runs of it; 'dspt reproduce {experiment.name}' makes them")
 
 
 def write_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,8 @@ class Ranks:
     mean : tuple of k floats
         The mean rank of each method; methods alike share theirs.
     statistic, p : float
-        Friedman's test whether all methods are alike, as Iman and Davenport's F; None for two methods.
+        Friedman's test whether all methods are alike, as Iman and Davenport's F; None for two methods. The p is no
+        less than that of N datasets which all have the same ranks.
     distance : float
         Nemenyi's critical difference: mean ranks that are at least so far apart differ at `LEVEL`.
     """
@@ -91,6 +93,8 @@ def ranks(scores: np.ndarray) -> Ranks:
         room = n * (k - 1) - chi  # nothing, if all datasets have the same ranks
         statistic = (n - 1) * chi / room if room > 1e-9 else np.inf
         p = float(stats.f.sf(statistic, k - 1, (k - 1) * (n - 1)))
+        # F is an approximation: where all agree it is infinite, yet n datasets agree by chance once in k!^(n-1) times.
+        p = max(p, math.exp((1 - n) * math.lgamma(k + 1)))
     return Ranks(tuple(map(float, mean)), statistic, p, critical_difference(k, n))
 
 
