@@ -192,7 +192,9 @@ def show_status(
     every_run: Annotated[bool, typer.Option("--all", help="Show runs that are done or to go, too.")] = False,
     json_output: Json = False,
 ) -> None:
-    """Show how far sweeps are: runs done, running, failed and to go. From any terminal, while they go on.
+    """Tell how far the runs of an experiment are.
+
+    Which are done, running, failed and to go, from another terminal or after a kill.
 
     \b
     Examples:
