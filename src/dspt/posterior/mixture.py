@@ -17,8 +17,9 @@ from torch import Tensor
 
 # By how much the logits of images that are less clear are divided.
 SOFTER = 3.0
-# The greatest share of such images.
-MOST_SOFT = 0.3
+# The least and the greatest share of such images. Labels alone would often choose none: mistakes between like classes
+# explain as much, and the probabilities would be too sure.
+SOFT = (0.1, 0.3)
 # The greatest weight: beyond it, hardly any image is in doubt, and no label could change that again.
 HEAVIEST = 3.0
 
@@ -45,7 +46,7 @@ def weighted(terms: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def most_likely(
-    terms: list[Tensor], likely: Tensor, start: Mixture, prior: Tensor | None = None, most_soft: float = 0.0
+    terms: list[Tensor], likely: Tensor, start: Mixture, prior: Tensor | None = None, soft: tuple[float, float] = (0, 0)
 ) -> tuple[float, Mixture]:
     """Return the least mean negative log likelihood of the labels, and the mixture that has it.
 
@@ -59,8 +60,8 @@ def most_likely(
         Where to begin.
     prior : Tensor of shape (n, C), optional
         Added to the weighted sum as it is.
-    most_soft : float
-        The greatest share of images that are less clear; 0 if all are alike.
+    soft : pair of float
+        The least and the greatest share of images that are less clear; 0 if all are alike.
     """
     from scipy.optimize import minimize
 
@@ -69,7 +70,7 @@ def most_likely(
         logits = logits if prior is None else logits.add_(prior)
         total: Tensor | float = 0.0
         pulls, sums = [], []
-        for share, temperature in ((1 - numbers[-1], 1.0), (numbers[-1], SOFTER)) if most_soft else ((1.0, 1.0),):
+        for share, temperature in ((1 - numbers[-1], 1.0), (numbers[-1], SOFTER)) if soft[1] else ((1.0, 1.0),):
             p = (logits / temperature).softmax(1) if temperature != 1 else logits.softmax(1)
             q = p * likely
             own = q.sum(1, keepdim=True)
@@ -85,10 +86,10 @@ def most_likely(
 
     found = minimize(
         value_and_slope,
-        (*start.weights, min(start.softness, most_soft)),
+        (*start.weights, min(max(start.softness, soft[0]), soft[1])),
         jac=True,
         method="L-BFGS-B",
-        bounds=[(0, HEAVIEST)] * len(terms) + [(0, most_soft)],
+        bounds=[(0, HEAVIEST)] * len(terms) + [soft],
         options={"maxiter": 25, "ftol": 1e-6},
     )
     *weights, softness = (float(each) for each in found.x)

@@ -22,8 +22,9 @@ from torch import Tensor
 ANCHORS = 0.3
 # A class's rate is drawn to the common one as if so many anchors had shown that.
 RATE_WEIGHTS = (3.0, 10.0, 30.0, 100.0)
-# The shape of mistakes is drawn to a common one as if so many wrong labels had shown it; infinity is that shape.
-SHAPE_WEIGHTS = (1.0, 10.0, 100.0, float("inf"))
+# The shape of mistakes is drawn to a common one as if so many wrong labels had shown it; infinity is that shape. With a
+# tenth of a label, what two anchors of a class are taken for is all that the class is taken for.
+SHAPE_WEIGHTS = (0.1, 1.0, 10.0, 100.0, float("inf"))
 # The part of the common shape that goes to classes which are taken for each other; the rest goes to all alike.
 LIKENESSES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
 # Times it is asked which anchors with another label are hard images.
