@@ -19,7 +19,7 @@ import pytest
 from problems import QUIET, finished_run
 
 from dspt.config import Config
-from dspt.engine import attempt, local, processes, status, sweep
+from dspt.engine import attempt, local, many, processes, status, sweep
 from dspt.engine.job import Job, Queue
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
@@ -46,7 +46,7 @@ def todo(data, text_tower, tmp_path) -> list[Job]:
 @pytest.fixture
 def said():
     """Return a reporter that keeps what it says in `lines`."""
-    reporter = processes._Kept()
+    reporter = many._Kept()
     reporter.lines = []
     reporter.say = reporter.lines.append
     return reporter
@@ -89,9 +89,9 @@ def test_images_are_encoded_before_the_first_worker_starts(photos, clip, tmp_pat
     ]
     stores, give = [], processes._Worker.give
 
-    def watched(self, job):
+    def watched(self, *work):
         stores.append(store())
-        return give(self, job)
+        return give(self, *work)
 
     def store():
         return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("features.npy")}
@@ -113,8 +113,8 @@ def kill(monkeypatch, victim: Job, times: int) -> None:
     """Have the worker that is given a job killed, so many times."""
     give, deaths = processes._Worker.give, iter(range(times))
 
-    def deadly(self, job):
-        answer = give(self, job)
+    def deadly(self, work, job):
+        answer = give(self, work, job)
         if job == victim and next(deaths, None) is not None:
             for process in list(self._pool._processes):
                 os.kill(process, signal.SIGKILL)

@@ -16,16 +16,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.data import Split
 from dspt.features import contents, packs
-from dspt.features.decoding import Decoder, Look, Seen, ahead, use_processes
+from dspt.features.decoding import Decoder, Look, use_processes
+from dspt.features.feeder import Feeder
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
@@ -39,8 +40,6 @@ FORMAT = 1
 MOST_BAD = 100
 # How often files that change while they are read are read again.
 ROUNDS = 10
-# Batches that wait for the tower: one would do if images were all alike.
-BATCHES_AHEAD = 2
 
 Items = Sequence[Any] | np.ndarray
 Progress = Callable[[int, int], None]
@@ -130,7 +129,7 @@ def encode(
         raise BadImages(bad, len(items))
     signatures, digests, known = contents.recall(root, items)
     with Decoder(look, workers, use_processes(items)) as decoder:
-        feeder = _Feeder(decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size)
+        feeder = Feeder(decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size)
         try:
             for _ in range(ROUNDS):
                 features = store.open(digests) if known.all() else None
@@ -284,7 +283,7 @@ def embed(
         with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as own:
             return embed(items, tower, batch_size=batch_size, decoder=own)
     bad: dict[int, Fault] = {}
-    feeder = _Feeder(decoder, lambda: tower, batch_size)
+    feeder = Feeder(decoder, lambda: tower, batch_size)
     shards = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
         raise BadImages(bad, len(items), can_skip=False)
@@ -334,21 +333,6 @@ def default_cache() -> Path:
     return Path(user) / "dspt" / "features"
 
 
-class _Shard(NamedTuple):
-    """Images encoded one after the other, to be kept together."""
-
-    positions: list[int]
-    digests: list[bytes]
-    features: np.ndarray  # (n, rows, D)
-
-
-class _Batch(NamedTuple):
-    """Views for one call of the tower, and the images of the shard that end with it, if one does."""
-
-    pixels: np.ndarray
-    shard: list[Seen] | None
-
-
 def _fill(
     items: Items,
     digests: np.ndarray,
@@ -356,7 +340,7 @@ def _fill(
     bad: dict[int, Fault],
     most_bad: int,
     store: packs.Store,
-    feeder: _Feeder,
+    feeder: Feeder,
     progress: Progress | None,
 ) -> None:
     """Make `digests` known, and put the features that are missing into `store`, shard by shard."""
@@ -409,76 +393,3 @@ def _add_copies(bad: dict[int, Fault], items: Items, digests: np.ndarray, known:
     for i in np.flatnonzero(known & packs.are_in(digests, digests[found])).tolist():
         name = contents.name_in(items, i)
         bad.setdefault(i, Fault(name, reasons[digests[i].tobytes()]))
-
-
-class _Feeder:
-    """A tower, loaded when first needed, that computes while a decoder looks at the next images."""
-
-    def __init__(self, decoder: Decoder, load_tower: Callable[[], ImageTower], batch_size: int | None) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch size: expected at least 1, found {batch_size}")
-        self.decoder = decoder
-        self._load_tower = load_tower
-        self._tower: ImageTower | None = None
-        self._batch_size = batch_size
-
-    def shards(
-        self,
-        items: Items,
-        positions: Iterator[int],
-        bad: dict[int, Fault],
-        step: int,
-        report: Callable[[int], None] = lambda done: None,
-    ) -> Iterator[_Shard]:
-        """Yield the features of the images at `positions`, `step` good images at a time.
-
-        Batches begin anew with each shard, so that work taken up after a kill, which goes on with
-        the next shard, meets the same batches and gives the same bits.
-        """
-        first = next(positions, None)
-        if first is None:
-            return
-        if self._tower is None:
-            self._tower = self._load_tower()
-        size = self._batch_size or self._tower.batch_size()
-
-        computed, done, rows = [], 0, self.decoder.look.rows
-        for batch in ahead(self._batches(items, chain([first], positions), bad, step, size), BATCHES_AHEAD):
-            computed.append(self._tower(batch.pixels))
-            done += len(batch.pixels)
-            report(done // rows)
-            if batch.shard:
-                features = np.concatenate(computed)
-                shape = (len(batch.shard), rows, features.shape[1])
-                yield _Shard(
-                    [seen.position for seen in batch.shard],
-                    [seen.digest for seen in batch.shard],
-                    features.reshape(shape),
-                )
-                computed = []
-
-    def _batches(
-        self, items: Items, positions: Iterator[int], bad: dict[int, Fault], step: int, size: int
-    ) -> Iterator[_Batch]:
-        rows: list[np.ndarray] = []
-        shard: list[Seen] = []
-
-        def cut(most: int) -> Iterator[_Batch]:
-            """Yield full batches while there are more than `most` rows; the last one ends a shard."""
-            while len(rows) > most:
-                pixels = np.stack(rows[:size])
-                del rows[:size]
-                yield _Batch(pixels, None if rows or most else shard)
-
-        for seen in self.decoder.views(items, positions):
-            if seen.fault or seen.pixels is None:
-                bad[seen.position] = seen.fault or Fault(f"image {seen.position}", "not seen")
-                continue
-            rows.extend(seen.pixels)
-            shard.append(replace(seen, pixels=None))
-            if len(shard) < step:
-                yield from cut(size)
-            else:
-                yield from cut(0)
-                shard = []
-        yield from cut(0)
