@@ -370,7 +370,7 @@ class TestStatus:
 
 def test_fewer_than_one_job_at_a_time_is_refused(dspt):
     code, _, errors = dspt("reproduce", "main", "--data", "embedded", "--jobs", 0)
-    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 run at a time\n")
+    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 at a time\n")
 
 
 def test_errors_travel_between_processes():
