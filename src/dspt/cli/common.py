@@ -261,6 +261,7 @@ _IMAGES = "images encoded so far are kept, but for the last thousand at most"
 KEPT = {
     **dict.fromkeys(["train", "scratch", "reproduce", "demo"], _EPOCHS),
     **dict.fromkeys(["zeroshot", "eval", "noise", "audit"], _IMAGES),
+    "encode": "whole shards of a thousand images are kept",
     "review": "every decision is saved",
     "data prepare": "frames made so far are kept",
 }

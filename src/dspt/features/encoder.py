@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,10 @@ import numpy as np
 
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.data import Split
-from dspt.features import contents, packs
+from dspt.features import contents, packs, shards
 from dspt.features.decoding import Decoder, Look, use_processes
-from dspt.features.feeder import Feeder
+from dspt.features.feeder import Feeder, Shard
+from dspt.features.shards import Recipe, Spread
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
@@ -79,6 +80,8 @@ def encode(
     progress: Progress | None = None,
     all_bad: bool = False,
     tell: Callable[[str], None] = lambda line: None,
+    spread: Spread | None = None,
+    count: Callable[[int], None] = lambda images: None,
 ) -> np.ndarray:
     """Return the features of images, encoding only those that the store does not have yet.
 
@@ -105,6 +108,10 @@ def encode(
         Look for every bad image before `BadImages` is raised, not for the first hundred alone.
     tell
         Hears of features in the store that are damaged, and so are made again.
+    spread
+        Has workers read and encode images, a shard each at a time; None is this process. It alone writes.
+    count
+        Hears of each shard that was encoded, how many images there are in it.
 
     Returns
     -------
@@ -136,7 +143,12 @@ def encode(
                 if features is not None:
                     return features if views else features[:, 0]
                 most = len(items) if all_bad else MOST_BAD
-                _fill(items, digests, known, bad, most, store, feeder, progress)
+                wanted = _Wanted(items, digests, known, bad, most, store, progress, count)
+                if spread is None:
+                    _fill(wanted, feeder)
+                else:
+                    place = checkpoint.location, checkpoint.fingerprint
+                    _fill_by_many(wanted, Recipe(*place, look, device, dtype, compiled, batch_size), spread)
                 if known.all():
                     store.join(digests)
         finally:
@@ -150,7 +162,7 @@ class Encoder:
     Parameters
     ----------
     checkpoint : Checkpoint
-    device, precision, compiled, workers, seed, cache
+    device, precision, compiled, workers, seed, cache, spread
         As in `encode`.
     skip_bad : bool
         Leave out images that cannot be read, instead of stopping at them; `skipped` lists them.
@@ -170,6 +182,7 @@ class Encoder:
         cache: Path | None = None,
         skip_bad: bool = False,
         reporter: Reporter | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self._encode = partial(
             encode,
@@ -180,10 +193,16 @@ class Encoder:
             workers=workers,
             seed=seed,
             cache=cache,
+            spread=spread,
+            count=self._count,
         )
+        self.encoded = 0  # images, since they were not in the store
         self._skip_bad = skip_bad
         self._reporter = reporter or Reporter(silent=True)
         self._skipped: dict[Fault, None] = {}
+
+    def _count(self, images: int) -> None:
+        self.encoded += images
 
     @property
     def skipped(self) -> list[Fault]:
@@ -284,10 +303,10 @@ def embed(
             return embed(items, tower, batch_size=batch_size, decoder=own)
     bad: dict[int, Fault] = {}
     feeder = Feeder(decoder, lambda: tower, batch_size)
-    shards = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
+    found = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
         raise BadImages(bad, len(items), can_skip=False)
-    return np.concatenate([shard.features for shard in shards])[:, 0]
+    return np.concatenate([shard.features for shard in found])[:, 0]
 
 
 def stream(
@@ -333,19 +352,45 @@ def default_cache() -> Path:
     return Path(user) / "dspt" / "features"
 
 
-def _fill(
-    items: Items,
-    digests: np.ndarray,
-    known: np.ndarray,
-    bad: dict[int, Fault],
-    most_bad: int,
-    store: packs.Store,
-    feeder: Feeder,
-    progress: Progress | None,
-) -> None:
-    """Make `digests` known, and put the features that are missing into `store`, shard by shard."""
-    stored, asked, settled = store.index(), set[bytes](), 0
-    step = max(1, packs.SHARD // feeder.decoder.look.rows)
+@dataclass(frozen=True)
+class _Wanted:
+    """The features of which images are wanted in a store, and what is known of these so far."""
+
+    items: Items
+    digests: np.ndarray
+    known: np.ndarray  # of which the digest is
+    bad: dict[int, Fault]
+    most_bad: int
+    store: packs.Store
+    progress: Progress | None
+    count: Callable[[int], None]
+
+    def report(self, done: int) -> None:
+        """Tell how many images are done."""
+        if self.progress:
+            self.progress(done, len(self.items))
+
+    def keep(self, shard: Shard) -> None:
+        """Put a shard into the store."""
+        self.store.write(packs.matrix(shard.digests), shard.features)
+        self.count(len(shard.positions))
+        # An image that changed since its digest was taken has to be looked at again.
+        for i, digest in zip(shard.positions, shard.digests, strict=True):
+            self.known[i] = digest == self.digests[i].tobytes()
+
+    def check(self) -> None:
+        """Raise `BadImages` if there are any."""
+        if self.bad:
+            _add_copies(self.bad, self.items, self.digests, self.known)
+            all_known = len(self.bad) < self.most_bad or self.most_bad == len(self.items)
+            raise BadImages(self.bad, len(self.items), all_known)
+
+
+def _fill(wanted: _Wanted, feeder: Feeder) -> None:
+    """Make the digests known, and put the features that are missing into the store, shard by shard."""
+    items, digests, known, bad = wanted.items, wanted.digests, wanted.known, wanted.bad
+    stored, asked, settled = wanted.store.index(), set[bytes](), 0
+    step = _images_a_shard(feeder.decoder.look)
 
     def missing() -> Iterator[int]:
         """Yield the images to encode, as they are found."""
@@ -360,30 +405,49 @@ def _fill(
                 else:
                     digests[seen.position] = np.frombuffer(seen.digest, np.uint8)
                     known[seen.position] = True
-            wanted = []
-            for i in part[known[part]][stored.find(digests[part[known[part]]]) < 0]:
-                if (digest := digests[i].tobytes()) not in asked:
-                    asked.add(digest)
-                    wanted.append(int(i))
-            settled += len(part) - len(wanted)
-            if len(bad) >= most_bad:
+            new = _first_of_each(part[known[part]], digests, stored, asked)
+            settled += len(part) - len(new)
+            if len(bad) >= wanted.most_bad:
                 return
-            yield from wanted
+            yield from new
 
-    def report(encoded: int) -> None:
-        if progress:
-            progress(settled + encoded, len(items))
-
-    for shard in feeder.shards(items, missing(), bad, step, report):
-        store.write(packs.matrix(shard.digests), shard.features)
-        # An image that changed since its digest was taken has to be looked at again.
-        for i, digest in zip(shard.positions, shard.digests, strict=True):
-            known[i] = digest == digests[i].tobytes()
+    for shard in feeder.shards(items, missing(), bad, step, lambda encoded: wanted.report(settled + encoded)):
+        wanted.keep(shard)
     if not asked:
-        report(0)
-    if bad:
-        _add_copies(bad, items, digests, known)
-        raise BadImages(bad, len(items), all_known=len(bad) < most_bad or most_bad == len(items))
+        wanted.report(settled)
+    wanted.check()
+
+
+def _fill_by_many(wanted: _Wanted, recipe: Recipe, spread: Spread) -> None:
+    """Do what `_fill` does with many workers: first all digests, then the shards that are missing."""
+    items, digests, known, bad = wanted.items, wanted.digests, wanted.known, wanted.bad
+    unknown = [i for i in np.flatnonzero(~known).tolist() if i not in bad]
+    bad |= shards.digest(items, unknown, digests, known, recipe.look, spread)
+    if len(bad) < wanted.most_bad:
+        new = _first_of_each(np.flatnonzero(known), digests, wanted.store.index(), set())
+        done = len(items) - len(new)
+        wanted.report(done)
+        for shard, faults in shards.encode(items, new, recipe, _images_a_shard(recipe.look), spread):
+            bad |= faults
+            if shard is not None:
+                wanted.keep(shard)
+                done += len(shard.positions)
+                wanted.report(done)
+    wanted.check()
+
+
+def _images_a_shard(look: Look) -> int:
+    return max(1, packs.SHARD // look.rows)
+
+
+def _first_of_each(positions: np.ndarray, digests: np.ndarray, stored: packs.Index, asked: set[bytes]) -> list[int]:
+    """Return the images that are neither stored nor asked for yet, and ask for them; of copies the first."""
+    found = []
+    for i in positions[stored.find(digests[positions]) < 0].tolist():
+        if (digest := digests[i].tobytes()) not in asked:
+            asked.add(digest)
+            found.append(i)
+    return found
 
 
 def _add_copies(bad: dict[int, Fault], items: Items, digests: np.ndarray, known: np.ndarray) -> None:
