@@ -348,7 +348,7 @@ def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs {jobs}: expected at least 1 at a time")
     if address is not None and engine != "ray":
-        raise InputError(f"address {address}: engine {engine} joins no cluster", "set `engine` to ray")
+        raise InputError(f"address {address}: engine {engine} joins no cluster", "give `engine` ray")
 
 
 def check_skipped(path: Path, skip_bad: bool) -> None:

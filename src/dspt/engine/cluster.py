@@ -212,6 +212,8 @@ def _start(address: str | None) -> list[dict[str, float]]:
 
     if address and address.startswith("ray://"):
         raise InputError(f"address {address}: start the command on a node of the cluster and give auto instead")
+    # What happens to workers and nodes Ray prints on standard output, where our JSON goes; it has no other switch.
+    ray._private.worker._worker_logs_enabled = False
     before = _handlers()
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
