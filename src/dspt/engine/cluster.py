@@ -24,12 +24,15 @@ from dspt.engine.team import Died, Unfit
 from dspt.features import default_cache
 from dspt.internal import threads
 from dspt.internal.errors import InputError
-from dspt.internal.files import remove, remove_left, temporary_name, told
+from dspt.internal.files import remove, remove_left, temporary_name, told, uninterrupted
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
 
 # Ray's room for what tasks are given and return, on a machine where we start it: outcomes and shards of features.
 _OBJECTS = 256 * 2**20
+
+# Seconds after which it is looked whether the user wants all of it to end.
+_PATIENCE = 0.5
 
 # What Ray would otherwise do besides: report to its makers, change what a worker sees of a machine without a GPU, warn.
 _QUIET = {
@@ -175,8 +178,9 @@ class Nodes:
         return found
 
     def ended(self, handles: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Return those that have ended, waiting so long for the first."""
-        done: list[Any] = self._ray.wait(list(handles), num_returns=1, timeout=seconds)[0]
+        """Return those that have ended, waiting so long at most for the first."""
+        with uninterrupted():  # Ray would take SIGTERM for Ctrl-C
+            done: list[Any] = self._ray.wait(list(handles), num_returns=1, timeout=min(seconds, _PATIENCE))[0]
         return done
 
     def answer(self, handle: Any) -> Any:

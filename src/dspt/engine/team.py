@@ -38,7 +38,7 @@ class Team(Protocol):
         """Return a handle of `work(*arguments)`, which some worker does; both can be pickled."""
 
     def ended(self, handles: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Return those that have ended, waiting so long for the first."""
+        """Return those that have ended, waiting so long at most for the first."""
 
     def answer(self, handle: Any) -> Any:
         """Return what the work of an ended one returned, or raise what it raised; `Died` if its worker did."""
