@@ -78,6 +78,9 @@ def test_a_node_that_cannot_see_a_folder_is_named_with_what_to_do(tmp_path, monk
         cluster._Place(tmp_path / "elsewhere", {}, True).enter()
 
 
+NOWHERE = "no Ray cluster answers; give the HOST:PORT of one, or auto on one of its nodes"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -91,8 +94,16 @@ def test_an_engine_that_cannot_be_is_one_sentence(dspt, command, words, sentence
     assert dspt(*command, *words) == (2, "", f"dspt: {sentence}\n")
 
 
+@on_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "somewhere", "a:b", "127.0.0.1:99999999"])
+def test_an_address_at_which_nobody_answers_is_one_sentence(address):
+    with pytest.raises(InputError) as error:
+        cluster.check(address)
+    assert str(error.value) == f"address {address}: {NOWHERE}"
+
+
 def test_without_ray_it_is_said_how_to_get_it(dspt, data, text_tower, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     command = ("reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "-q")
     status, _, errors = dspt(*command, "--engine", "ray")
     assert (status, errors) == (2, "dspt: engine ray: it needs another package: pip install 'dspt[ray]'\n")
@@ -322,6 +333,7 @@ class TestWhateverIsKilled:
         until(lambda: half_done(place / "shard"), 600)
         os.kill(driver.pid, signal.SIGKILL)
         driver.communicate(timeout=600)
+        until(lambda: not alive(driver.pid))  # what is mapped by a worker would be changed below its hands
         files = sorted((place / "cache").rglob("features.npy"))
         assert files
         for file in files:

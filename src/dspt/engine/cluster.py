@@ -10,10 +10,12 @@ import math
 import os
 import platform
 import signal
+import socket
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from dspt.internal.rounding import counted
 
 # Ray's room for what tasks are given and return, on a machine where we start it: outcomes and shards of features.
 _OBJECTS = 256 * 2**20
+
+# Seconds in which a cluster has to answer.
+_ANSWER = 10.0
 
 # Seconds after which it is looked whether the user wants all of it to end.
 _PATIENCE = 0.5
@@ -116,7 +121,23 @@ def do(
         reporter.say(f"Ray: {team.in_words('run')}")
         return team
 
+    check(address)  # before images are encoded, which may take hours
     yield from many.do(jobs, root, reporter, team_for)
+
+
+def check(address: str | None) -> None:
+    """Raise `InputError` if there is no Ray, or no cluster that answers: Ray itself would try for minutes."""
+    if not find_spec("ray"):
+        raise InputError("engine ray: it needs another package: pip install 'dspt[ray]'")
+    if address is None or address == "auto":
+        return
+    if address.startswith("ray://"):
+        raise InputError(f"address {address}: start the command on a node of the cluster and give auto instead")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _nowhere(address) from error
 
 
 class Nodes:
@@ -139,12 +160,11 @@ class Nodes:
     def __init__(
         self, address: str | None, tasks: int | None, on_gpu: bool = True, shared: Mapping[Path, str] | None = None
     ) -> None:
-        try:
-            for name, value in _QUIET.items():
-                os.environ.setdefault(name, value)
-            import ray
-        except ImportError:
-            raise InputError("engine ray: it needs another package: pip install 'dspt[ray]'") from None
+        check(address)
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        import ray
+
         self._ray = ray
         self._busy: set[Any] = set()
         self._marks: dict[Path, str] = {}
@@ -214,8 +234,6 @@ def _start(address: str | None) -> list[dict[str, float]]:
     """Return the resources of each node of a cluster that is joined, or started here."""
     import ray
 
-    if address and address.startswith("ray://"):
-        raise InputError(f"address {address}: start the command on a node of the cluster and give auto instead")
     # What happens to workers and nodes Ray prints on standard output, where our JSON goes; it has no other switch.
     ray._private.worker._worker_logs_enabled = False
     before = _handlers()
@@ -234,7 +252,7 @@ def _start(address: str | None) -> list[dict[str, float]]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         if address is None:
             raise
-        raise InputError(f"address {address}: no Ray cluster was found there ({_first_line(error)})") from error
+        raise _nowhere(address) from error
     finally:
         for stop, handler in before.items():
             signal.signal(stop, handler)  # Ray takes SIGTERM for itself
@@ -247,8 +265,10 @@ def _handlers() -> dict[int, Any]:
     return {stop: signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)}
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+def _nowhere(address: str) -> InputError:
+    return InputError(
+        f"address {address}: no Ray cluster answers; give the HOST:PORT of one, or auto on one of its nodes"
+    )
 
 
 def _marked(folder: Path) -> Path:
