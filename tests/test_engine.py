@@ -16,15 +16,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from problems import QUIET, finished_run
 
 from dspt.config import Config
-from dspt.engine import attempt, local, processes, status, sweep
+from dspt.data import open_dataset
+from dspt.engine import attempt, encoding, local, many, processes, status, sweep
 from dspt.engine.job import Job, Queue
+from dspt.features import packs
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
 from dspt.runs import Run
 from dspt.workflows import train
+from dspt.workflows.encode import encode
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +50,7 @@ def todo(data, text_tower, tmp_path) -> list[Job]:
 @pytest.fixture
 def said():
     """Return a reporter that keeps what it says in `lines`."""
-    reporter = processes._Kept()
+    reporter = many._Kept()
     reporter.lines = []
     reporter.say = reporter.lines.append
     return reporter
@@ -89,9 +93,9 @@ def test_images_are_encoded_before_the_first_worker_starts(photos, clip, tmp_pat
     ]
     stores, give = [], processes._Worker.give
 
-    def watched(self, job):
+    def watched(self, *work):
         stores.append(store())
-        return give(self, job)
+        return give(self, *work)
 
     def store():
         return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("features.npy")}
@@ -113,8 +117,8 @@ def kill(monkeypatch, victim: Job, times: int) -> None:
     """Have the worker that is given a job killed, so many times."""
     give, deaths = processes._Worker.give, iter(range(times))
 
-    def deadly(self, job):
-        answer = give(self, job)
+    def deadly(self, work, job):
+        answer = give(self, work, job)
         if job == victim and next(deaths, None) is not None:
             for process in list(self._pool._processes):
                 os.kill(process, signal.SIGKILL)
@@ -148,6 +152,88 @@ def test_what_a_worker_finds_wrong_is_the_outcome_of_its_run(todo):
     assert "holiday.jpg" in str(outcomes[todo[1]].error)
     # a folder that is not a run's is left as it was
     assert {path.name for path in todo[1].folder.iterdir()} <= {"holiday.jpg", ".lock"}
+
+
+class TestEncoding:
+    """Images are encoded by two workers as one process does it."""
+
+    @pytest.fixture(autouse=True)
+    def small_shards(self, photos, monkeypatch):
+        monkeypatch.setattr(packs, "SHARD", 4)
+        shutil.copy(photos / "cat" / "0.png", photos / "red_panda" / "copy.png")
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # as each of the workers has
+        yield
+        torch.set_num_threads(before)
+
+    @pytest.fixture
+    def encoded(self, photos, clip, tmp_path, monkeypatch):
+        """Return a function that encodes the photos into a store of its own and returns what it tells."""
+
+        def call(store: str, spread=None) -> dict[str, object]:
+            monkeypatch.setenv("DSPT_CACHE", str(tmp_path / store))
+            return encode(open_dataset(str(photos)), Config(model=clip), QUIET, spread=spread)
+
+        return call
+
+    def stored(self, store: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(store)): path.read_bytes() for path in store.glob("*/*/*")}
+
+    @staticmethod
+    def backwards(work, parts):
+        """Do work with the last part first, as if each were done elsewhere."""
+        for part in reversed(list(parts)):
+            yield part, pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(part)))
+
+    def test_with_the_same_bits_even_if_a_worker_is_killed(self, encoded, tmp_path, said, monkeypatch):
+        give, deaths = processes._Worker.give, iter([True])
+
+        def deadly(self, work, part):
+            answer = give(self, work, part)
+            if next(deaths, None):
+                for process in list(self._pool._processes):
+                    os.kill(process, signal.SIGKILL)
+            return answer
+
+        monkeypatch.setattr(processes._Worker, "give", deadly)
+        with encoding.spreading(lambda: processes.Processes(2), said) as spread:
+            assert encoded("two", spread)["encoded"] == 18  # of 19, since one is a copy
+        assert said.lines == ["4 images from 0 on: its worker process died (SIGKILL); it is tried once more"]
+        assert encoded("one")["encoded"] == 18
+        assert self.stored(tmp_path / "two") == self.stored(tmp_path / "one")
+
+    def test_with_the_same_bits_in_any_order_and_after_a_stop(self, encoded, tmp_path, monkeypatch):
+        keep, shards = packs.Store.write, iter(range(3))
+
+        def stop(*given):
+            if next(shards) == 2:
+                raise KeyboardInterrupt
+            keep(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(packs.Store, "write", stop)
+            with pytest.raises(KeyboardInterrupt):
+                encoded("two", self.backwards)
+        kept = [len(np.load(path)) for path in (tmp_path / "two").rglob("features.npy")]
+        assert len(kept) == 2
+        assert encoded("two", self.backwards)["encoded"] == 18 - sum(kept)
+        assert encoded("one")["encoded"] == 18
+        assert self.stored(tmp_path / "two") == self.stored(tmp_path / "one")
+
+    def test_with_the_same_sentence_about_images_that_cannot_be_read(self, photos, encoded):
+        (photos / "cat" / "3.png").write_bytes(b"no picture")
+        (photos / "dog" / "2.png").write_bytes(b"no picture either")
+        sentences = []
+        for spread in (None, self.backwards):
+            with pytest.raises(InputError) as error:
+                encoded("store", spread)
+            sentences.append(str(error.value))
+        assert sentences[0] == sentences[1]
+        assert "3.png" in sentences[0]
+
+    def test_with_features_there_is_nothing_to_encode(self, dspt, data):
+        code, _, errors = dspt("encode", data)
+        assert (code, errors) == (2, "dspt: pets: it holds features, not images, so there is nothing to encode\n")
 
 
 def alive(group: int) -> list[int]:
@@ -370,7 +456,7 @@ class TestStatus:
 
 def test_fewer_than_one_job_at_a_time_is_refused(dspt):
     code, _, errors = dspt("reproduce", "main", "--data", "embedded", "--jobs", 0)
-    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 run at a time\n")
+    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 at a time\n")
 
 
 def test_errors_travel_between_processes():

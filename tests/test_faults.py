@@ -202,6 +202,13 @@ def scenarios(given: Given) -> dict[str, Scenario]:
             kills=15,
             imports=("transformers.models.clip.modeling_clip",),
         ),
+        "encode alone": Scenario(
+            lambda place: ["encode", given["photos"], "--model", given["clip"], "--json"],
+            lambda place: stored(place / "cache"),
+            code=ENCODE,
+            kills=8,
+            imports=("transformers.models.clip.modeling_clip",),
+        ),
         "train": Scenario(
             lambda place: trained(given, place / "run"),
             lambda place: {"run": figures(place / "run")},
@@ -274,6 +281,7 @@ def scenarios(given: Given) -> dict[str, Scenario]:
 
 NAMES = (
     "encode",
+    "encode alone",
     "train",
     "overwrite",
     "audit",

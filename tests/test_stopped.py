@@ -25,6 +25,11 @@ COMMANDS = [
     ("reproduce main --data DATA --model CLIP --jobs 2", "dspt.engine.processes.wait", EPOCHS),
     ("status runs", "dspt.engine.sweep.find", NOTHING),
     ("demo --epochs 1", "dspt.workflows.demo.run", EPOCHS),
+    (
+        "encode embedded",
+        "dspt.features.packs.Store.index",
+        "whole shards of a thousand images are kept. To go on",
+    ),
     ("zeroshot DATA --model CLIP", "dspt.train.accuracy", IMAGES),
     ("eval RUN DATA", "dspt.data.open_dataset", IMAGES),
     ("noise DATA --noise sym:0.4", "dspt.plots.confusion", IMAGES),

@@ -109,6 +109,31 @@ Run = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
+ENGINES = ("local", "ray")
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="Who does it: local, this machine; ray, Ray on this machine or on a cluster.",
+        autocompletion=completion.among(ENGINES),
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="With --engine ray: the cluster to join, as HOST:PORT or auto. Default: Ray is started on this machine.",
+        show_default=False,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        help="How many at a time, each in a process with its share of the threads. Default: 1, in this process; on "
+        "Ray as many as there are GPUs, or else CPUs.",
+        show_default=False,
+    ),
+]
 Test = Annotated[
     str | None,
     typer.Option(
@@ -236,6 +261,7 @@ _IMAGES = "images encoded so far are kept, but for the last thousand at most"
 KEPT = {
     **dict.fromkeys(["train", "scratch", "reproduce", "demo"], _EPOCHS),
     **dict.fromkeys(["zeroshot", "eval", "noise", "audit"], _IMAGES),
+    "encode": "whole shards of a thousand images are kept",
     "review": "every decision is saved",
     "data prepare": "frames made so far are kept",
 }
@@ -313,6 +339,16 @@ def print_trust(known: bool | None, found: Mapping[str, Any] | None = None) -> N
         from dspt.posterior.noise_rate import in_words
 
         print(in_words(found))
+
+
+def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
+    """Raise `InputError` for an engine that is not known, or for what it cannot use."""
+    if engine not in ENGINES:
+        raise InputError(f"engine {engine!r}: not known; expected {' or '.join(ENGINES)}")
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs {jobs}: expected at least 1 at a time")
+    if address is not None and engine != "ray":
+        raise InputError(f"address {address}: engine {engine} joins no cluster", "give `engine` ray")
 
 
 def check_skipped(path: Path, skip_bad: bool) -> None:

@@ -15,11 +15,15 @@ import typer
 
 from dspt.cli import completion
 from dspt.cli.common import (
+    Address,
+    Engine,
+    Jobs,
     Json,
     Quiet,
     Replace,
     Root,
     app,
+    check_engine,
     in_flags,
     options,
     print,
@@ -114,9 +118,9 @@ def reproduce(
     ] = None,
     only: Only = None,
     runs: Runs = Path("runs"),
-    workers: Annotated[
-        int, typer.Option("--jobs", "-j", help="Runs at a time, each in a process with its share of the threads.")
-    ] = 1,
+    workers: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and how long it would take.")
     ] = False,
@@ -130,16 +134,16 @@ def reproduce(
       dspt reproduce main --root datasets/ --dry-run
       dspt reproduce main --root datasets/ --only dataset=pets,method=dspt
       dspt reproduce main --root datasets/ --jobs 4
+      dspt reproduce main --root datasets/ --engine ray --address auto
       dspt reproduce main --data embedded --epochs 5 --seeds 1
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
-    from dspt.engine import local, sweep, tally
+    from dspt.engine import sweep, tally
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
     from dspt.runs import FAILURE
 
-    if workers < 1:
-        raise InputError(f"jobs {workers}: expected at least 1 run at a time")
+    check_engine(engine, workers, address)
     experiment = _experiment(name, data, seeds, only)
     todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
     if dry_run:
@@ -147,7 +151,15 @@ def reproduce(
         return
     say = reporter(quiet)
     sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
-    with closing(local.do(todo, root, say, workers)) as ended:  # whatever happens, no worker goes on
+    if engine == "ray":
+        from dspt.engine import cluster
+
+        started = cluster.do(todo, root, say, workers, address)
+    else:
+        from dspt.engine import local
+
+        started = local.do(todo, root, say, workers or 1)
+    with closing(started) as ended:  # whatever happens, no worker goes on
         outcomes = list(tally.told(ended, todo, say))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)

@@ -14,10 +14,13 @@ import typer
 from dspt.cli import completion
 from dspt.cli.common import (
     SKIPPED,
+    Address,
     ClassNames,
     Columns,
     Data,
+    Engine,
     Exclude,
+    Jobs,
     Json,
     Model,
     Out,
@@ -31,6 +34,7 @@ from dspt.cli.common import (
     Test,
     TestFraction,
     app,
+    check_engine,
     check_skipped,
     in_flags,
     left_out,
@@ -178,6 +182,84 @@ def scratch(
     )
     print_trust(result.test_labels_known)
     print(f"run folder: {result.run}")
+
+
+@app.command()
+def encode(
+    data: Data,
+    model: Model = AUTO,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Of the image tower: float32, or bfloat16 or float16 on a GPU. A run finds features of its own alone.",
+            autocompletion=completion.among(("float32", "bfloat16", "float16")),
+        ),
+    ] = "float32",
+    engine: Engine = "local",
+    address: Address = None,
+    jobs: Jobs = None,
+    test_fraction: TestFraction = None,
+    root: Root = None,
+    class_names: ClassNames = None,
+    columns: Columns = "",
+    exclude: Exclude = None,
+    skip_bad: SkipBad = False,
+    skipped: Skipped = SKIPPED,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Encode images ahead of all that will read them, once. What is encoded already is not encoded again.
+
+    \b
+    Examples:
+      dspt encode photos/ --model path/to/checkpoint
+      dspt encode photos/ --jobs 2
+      dspt encode imagenet --root datasets/ --engine ray --address auto
+    """
+    from contextlib import nullcontext
+
+    from dspt.data import open_dataset
+    from dspt.engine.encoding import spreading
+    from dspt.workflows import encode as encoding
+
+    check_engine(engine, jobs, address)
+    check_skipped(skipped, skip_bad)
+    config = Config(model=model, device=device, precision=precision)
+    say = reporter(quiet)
+
+    def team_for() -> Any:
+        if engine == "local":
+            from dspt.engine.processes import Processes
+
+            return Processes(jobs or 1)
+        from dspt.engine.cluster import Nodes
+
+        team = Nodes(address, jobs, on_gpu=device != "cpu")
+        say.say(f"Ray: {team.in_words('shard')}")
+        return team
+
+    dataset = open_dataset(
+        data,
+        root=root,
+        class_names=class_names,
+        columns=columns,
+        skip_bad=skip_bad,
+        exclude=exclude or (),
+        test_fraction=test_fraction,
+    )
+    here = engine == "local" and (jobs or 1) == 1
+    with nullcontext() if here else spreading(team_for, say) as spread:
+        result = encoding.encode(dataset, config, say, skip_bad, spread)
+    write_skipped(result["skipped_entries"], skipped)
+    if json_output:
+        print_json(result)
+        return
+    print(
+        f"{result['data']}, {counted(result['images'], 'image')}, model {result['model']}: "
+        f"{result['encoded']:,} encoded, {result['already']:,} were there already, in {result['store']}"
+    )
+    print_skipped(result["skipped_entries"], skipped)
 
 
 @app.command()

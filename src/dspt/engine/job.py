@@ -124,10 +124,6 @@ class Queue:
             return self._resting.popleft()[1]
         return None
 
-    def put_first(self, job: Job) -> None:
-        """Have a job done again, next."""
-        self._jobs.appendleft(job)
-
     def put_back(self, job: Job) -> None:
         """Have a job that another process is doing looked at again later."""
         if not self._told:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from dspt.engine import processes
+from dspt.engine import many
 from dspt.engine.attempt import attempt
 from dspt.engine.job import Job, Outcome, Queue, Sources
+from dspt.engine.processes import Processes
 from dspt.internal.progress import Reporter
 
 
@@ -29,7 +30,7 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int 
         How many runs at a time; 1 is in this process.
     """
     if workers > 1:
-        yield from processes.do(jobs, root, reporter, workers)
+        yield from many.do(jobs, root, reporter, lambda *_: Processes(workers))
         return
     sources, queue = Sources(root), Queue(jobs, reporter)
     number = {job: place for place, job in enumerate(jobs, 1)}

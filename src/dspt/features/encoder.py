@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.data import Split
-from dspt.features import contents, packs
-from dspt.features.decoding import Decoder, Look, Seen, ahead, use_processes
+from dspt.features import contents, packs, shards
+from dspt.features.decoding import Decoder, Look, use_processes
+from dspt.features.feeder import Feeder, Shard
+from dspt.features.shards import Recipe, Spread
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
@@ -39,8 +41,6 @@ FORMAT = 1
 MOST_BAD = 100
 # How often files that change while they are read are read again.
 ROUNDS = 10
-# Batches that wait for the tower: one would do if images were all alike.
-BATCHES_AHEAD = 2
 
 Items = Sequence[Any] | np.ndarray
 Progress = Callable[[int, int], None]
@@ -80,6 +80,8 @@ def encode(
     progress: Progress | None = None,
     all_bad: bool = False,
     tell: Callable[[str], None] = lambda line: None,
+    spread: Spread | None = None,
+    count: Callable[[int], None] = lambda images: None,
 ) -> np.ndarray:
     """Return the features of images, encoding only those that the store does not have yet.
 
@@ -106,6 +108,10 @@ def encode(
         Look for every bad image before `BadImages` is raised, not for the first hundred alone.
     tell
         Hears of features in the store that are damaged, and so are made again.
+    spread
+        Has workers read and encode images, a shard each at a time; None is this process. It alone writes.
+    count
+        Hears of each shard that was encoded, how many images there are in it.
 
     Returns
     -------
@@ -130,14 +136,19 @@ def encode(
         raise BadImages(bad, len(items))
     signatures, digests, known = contents.recall(root, items)
     with Decoder(look, workers, use_processes(items)) as decoder:
-        feeder = _Feeder(decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size)
+        feeder = Feeder(decoder, lambda: ImageTower(checkpoint, device, dtype, compiled), batch_size)
         try:
             for _ in range(ROUNDS):
                 features = store.open(digests) if known.all() else None
                 if features is not None:
                     return features if views else features[:, 0]
                 most = len(items) if all_bad else MOST_BAD
-                _fill(items, digests, known, bad, most, store, feeder, progress)
+                wanted = _Wanted(items, digests, known, bad, most, store, progress, count)
+                if spread is None:
+                    _fill(wanted, feeder)
+                else:
+                    place = checkpoint.location, checkpoint.fingerprint
+                    _fill_by_many(wanted, Recipe(*place, look, device, dtype, compiled, batch_size), spread)
                 if known.all():
                     store.join(digests)
         finally:
@@ -151,7 +162,7 @@ class Encoder:
     Parameters
     ----------
     checkpoint : Checkpoint
-    device, precision, compiled, workers, seed, cache
+    device, precision, compiled, workers, seed, cache, spread
         As in `encode`.
     skip_bad : bool
         Leave out images that cannot be read, instead of stopping at them; `skipped` lists them.
@@ -171,6 +182,7 @@ class Encoder:
         cache: Path | None = None,
         skip_bad: bool = False,
         reporter: Reporter | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self._encode = partial(
             encode,
@@ -181,10 +193,16 @@ class Encoder:
             workers=workers,
             seed=seed,
             cache=cache,
+            spread=spread,
+            count=self._count,
         )
+        self.encoded = 0  # images, since they were not in the store
         self._skip_bad = skip_bad
         self._reporter = reporter or Reporter(silent=True)
         self._skipped: dict[Fault, None] = {}
+
+    def _count(self, images: int) -> None:
+        self.encoded += images
 
     @property
     def skipped(self) -> list[Fault]:
@@ -284,11 +302,11 @@ def embed(
         with Decoder(Look(tower.preprocessing), workers, use_processes(items)) as own:
             return embed(items, tower, batch_size=batch_size, decoder=own)
     bad: dict[int, Fault] = {}
-    feeder = _Feeder(decoder, lambda: tower, batch_size)
-    shards = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
+    feeder = Feeder(decoder, lambda: tower, batch_size)
+    found = list(feeder.shards(items, iter(range(len(items))), bad, len(items)))
     if bad:
         raise BadImages(bad, len(items), can_skip=False)
-    return np.concatenate([shard.features for shard in shards])[:, 0]
+    return np.concatenate([shard.features for shard in found])[:, 0]
 
 
 def stream(
@@ -334,34 +352,45 @@ def default_cache() -> Path:
     return Path(user) / "dspt" / "features"
 
 
-class _Shard(NamedTuple):
-    """Images encoded one after the other, to be kept together."""
+@dataclass(frozen=True)
+class _Wanted:
+    """The features of which images are wanted in a store, and what is known of these so far."""
 
-    positions: list[int]
-    digests: list[bytes]
-    features: np.ndarray  # (n, rows, D)
+    items: Items
+    digests: np.ndarray
+    known: np.ndarray  # of which the digest is
+    bad: dict[int, Fault]
+    most_bad: int
+    store: packs.Store
+    progress: Progress | None
+    count: Callable[[int], None]
+
+    def report(self, done: int) -> None:
+        """Tell how many images are done."""
+        if self.progress:
+            self.progress(done, len(self.items))
+
+    def keep(self, shard: Shard) -> None:
+        """Put a shard into the store."""
+        self.store.write(packs.matrix(shard.digests), shard.features)
+        self.count(len(shard.positions))
+        # An image that changed since its digest was taken has to be looked at again.
+        for i, digest in zip(shard.positions, shard.digests, strict=True):
+            self.known[i] = digest == self.digests[i].tobytes()
+
+    def check(self) -> None:
+        """Raise `BadImages` if there are any."""
+        if self.bad:
+            _add_copies(self.bad, self.items, self.digests, self.known)
+            all_known = len(self.bad) < self.most_bad or self.most_bad == len(self.items)
+            raise BadImages(self.bad, len(self.items), all_known)
 
 
-class _Batch(NamedTuple):
-    """Views for one call of the tower, and the images of the shard that end with it, if one does."""
-
-    pixels: np.ndarray
-    shard: list[Seen] | None
-
-
-def _fill(
-    items: Items,
-    digests: np.ndarray,
-    known: np.ndarray,
-    bad: dict[int, Fault],
-    most_bad: int,
-    store: packs.Store,
-    feeder: _Feeder,
-    progress: Progress | None,
-) -> None:
-    """Make `digests` known, and put the features that are missing into `store`, shard by shard."""
-    stored, asked, settled = store.index(), set[bytes](), 0
-    step = max(1, packs.SHARD // feeder.decoder.look.rows)
+def _fill(wanted: _Wanted, feeder: Feeder) -> None:
+    """Make the digests known, and put the features that are missing into the store, shard by shard."""
+    items, digests, known, bad = wanted.items, wanted.digests, wanted.known, wanted.bad
+    stored, asked, settled = wanted.store.index(), set[bytes](), 0
+    step = _images_a_shard(feeder.decoder.look)
 
     def missing() -> Iterator[int]:
         """Yield the images to encode, as they are found."""
@@ -376,30 +405,49 @@ def _fill(
                 else:
                     digests[seen.position] = np.frombuffer(seen.digest, np.uint8)
                     known[seen.position] = True
-            wanted = []
-            for i in part[known[part]][stored.find(digests[part[known[part]]]) < 0]:
-                if (digest := digests[i].tobytes()) not in asked:
-                    asked.add(digest)
-                    wanted.append(int(i))
-            settled += len(part) - len(wanted)
-            if len(bad) >= most_bad:
+            new = _first_of_each(part[known[part]], digests, stored, asked)
+            settled += len(part) - len(new)
+            if len(bad) >= wanted.most_bad:
                 return
-            yield from wanted
+            yield from new
 
-    def report(encoded: int) -> None:
-        if progress:
-            progress(settled + encoded, len(items))
-
-    for shard in feeder.shards(items, missing(), bad, step, report):
-        store.write(packs.matrix(shard.digests), shard.features)
-        # An image that changed since its digest was taken has to be looked at again.
-        for i, digest in zip(shard.positions, shard.digests, strict=True):
-            known[i] = digest == digests[i].tobytes()
+    for shard in feeder.shards(items, missing(), bad, step, lambda encoded: wanted.report(settled + encoded)):
+        wanted.keep(shard)
     if not asked:
-        report(0)
-    if bad:
-        _add_copies(bad, items, digests, known)
-        raise BadImages(bad, len(items), all_known=len(bad) < most_bad or most_bad == len(items))
+        wanted.report(settled)
+    wanted.check()
+
+
+def _fill_by_many(wanted: _Wanted, recipe: Recipe, spread: Spread) -> None:
+    """Do what `_fill` does with many workers: first all digests, then the shards that are missing."""
+    items, digests, known, bad = wanted.items, wanted.digests, wanted.known, wanted.bad
+    unknown = [i for i in np.flatnonzero(~known).tolist() if i not in bad]
+    bad |= shards.digest(items, unknown, digests, known, recipe.look, spread)
+    if len(bad) < wanted.most_bad:
+        new = _first_of_each(np.flatnonzero(known), digests, wanted.store.index(), set())
+        done = len(items) - len(new)
+        wanted.report(done)
+        for shard, faults in shards.encode(items, new, recipe, _images_a_shard(recipe.look), spread):
+            bad |= faults
+            if shard is not None:
+                wanted.keep(shard)
+                done += len(shard.positions)
+                wanted.report(done)
+    wanted.check()
+
+
+def _images_a_shard(look: Look) -> int:
+    return max(1, packs.SHARD // look.rows)
+
+
+def _first_of_each(positions: np.ndarray, digests: np.ndarray, stored: packs.Index, asked: set[bytes]) -> list[int]:
+    """Return the images that are neither stored nor asked for yet, and ask for them; of copies the first."""
+    found = []
+    for i in positions[stored.find(digests[positions]) < 0].tolist():
+        if (digest := digests[i].tobytes()) not in asked:
+            asked.add(digest)
+            found.append(i)
+    return found
 
 
 def _add_copies(bad: dict[int, Fault], items: Items, digests: np.ndarray, known: np.ndarray) -> None:
@@ -409,76 +457,3 @@ def _add_copies(bad: dict[int, Fault], items: Items, digests: np.ndarray, known:
     for i in np.flatnonzero(known & packs.are_in(digests, digests[found])).tolist():
         name = contents.name_in(items, i)
         bad.setdefault(i, Fault(name, reasons[digests[i].tobytes()]))
-
-
-class _Feeder:
-    """A tower, loaded when first needed, that computes while a decoder looks at the next images."""
-
-    def __init__(self, decoder: Decoder, load_tower: Callable[[], ImageTower], batch_size: int | None) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch size: expected at least 1, found {batch_size}")
-        self.decoder = decoder
-        self._load_tower = load_tower
-        self._tower: ImageTower | None = None
-        self._batch_size = batch_size
-
-    def shards(
-        self,
-        items: Items,
-        positions: Iterator[int],
-        bad: dict[int, Fault],
-        step: int,
-        report: Callable[[int], None] = lambda done: None,
-    ) -> Iterator[_Shard]:
-        """Yield the features of the images at `positions`, `step` good images at a time.
-
-        Batches begin anew with each shard, so that work taken up after a kill, which goes on with
-        the next shard, meets the same batches and gives the same bits.
-        """
-        first = next(positions, None)
-        if first is None:
-            return
-        if self._tower is None:
-            self._tower = self._load_tower()
-        size = self._batch_size or self._tower.batch_size()
-
-        computed, done, rows = [], 0, self.decoder.look.rows
-        for batch in ahead(self._batches(items, chain([first], positions), bad, step, size), BATCHES_AHEAD):
-            computed.append(self._tower(batch.pixels))
-            done += len(batch.pixels)
-            report(done // rows)
-            if batch.shard:
-                features = np.concatenate(computed)
-                shape = (len(batch.shard), rows, features.shape[1])
-                yield _Shard(
-                    [seen.position for seen in batch.shard],
-                    [seen.digest for seen in batch.shard],
-                    features.reshape(shape),
-                )
-                computed = []
-
-    def _batches(
-        self, items: Items, positions: Iterator[int], bad: dict[int, Fault], step: int, size: int
-    ) -> Iterator[_Batch]:
-        rows: list[np.ndarray] = []
-        shard: list[Seen] = []
-
-        def cut(most: int) -> Iterator[_Batch]:
-            """Yield full batches while there are more than `most` rows; the last one ends a shard."""
-            while len(rows) > most:
-                pixels = np.stack(rows[:size])
-                del rows[:size]
-                yield _Batch(pixels, None if rows or most else shard)
-
-        for seen in self.decoder.views(items, positions):
-            if seen.fault or seen.pixels is None:
-                bad[seen.position] = seen.fault or Fault(f"image {seen.position}", "not seen")
-                continue
-            rows.extend(seen.pixels)
-            shard.append(replace(seen, pixels=None))
-            if len(shard) < step:
-                yield from cut(size)
-            else:
-                yield from cut(0)
-                shard = []
-        yield from cut(0)

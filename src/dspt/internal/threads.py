@@ -83,7 +83,18 @@ def divided(workers: int) -> dict[str, str]:
 
     A library counts its threads when it is loaded, so this must be there before the process begins.
     """
-    return {} if is_asked() else {_COUNT: str(max(1, cores() // workers))}
+    return {} if is_asked() else environment(max(1, cores() // workers))
+
+
+def environment(number: int) -> dict[str, str]:
+    """Return the environment in which a process computes with so many threads."""
+    return {_COUNT: str(number)}
+
+
+def asked() -> int | None:
+    """Return how many threads the user has said there are to be; None if nothing that counts."""
+    first = os.environ.get(_COUNT, "").partition(",")[0].strip()
+    return int(first) if is_asked() and first.isdecimal() and int(first) else None
 
 
 def take_share(asked: bool) -> None:

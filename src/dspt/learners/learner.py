@@ -22,7 +22,7 @@ from dspt.backbone.prompt import clean_name, is_mended, layout_template
 from dspt.backbone.text import TextTower
 from dspt.config import Config, Settings
 from dspt.data import Split
-from dspt.features import Encoder
+from dspt.features import Encoder, Spread
 from dspt.internal.device import find_device, sent
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
@@ -337,7 +337,7 @@ def open_text_tower(config: Config, checkpoint: Checkpoint | None = None) -> Tex
     low = config.precision != "float32"
     return TextTower(
         checkpoint or open_checkpoint(config.model),
-        _device_for(config),
+        find_device(config.device, config.precision),
         config.text_memory * 1024**2,
         torch.bfloat16 if low else torch.float32,
     )
@@ -349,6 +349,7 @@ def open_encoder(
     reporter: Reporter,
     cache: Path | None = None,
     skip_bad: bool = False,
+    spread: Spread | None = None,
 ) -> Encoder:
     """Return the encoder of images that the config asks for.
 
@@ -364,10 +365,13 @@ def open_encoder(
         The folder of the feature store; None is $DSPT_CACHE, or dspt/features in the user's cache folder.
     skip_bad : bool
         Leave out images that cannot be read, instead of stopping at them.
+    spread : Spread, optional
+        Has workers encode; None is this process.
     """
     return Encoder(
         checkpoint,
-        device=str(_device_for(config)),
+        # a worker finds its own
+        device=config.device if spread else str(find_device(config.device, config.precision)),
         precision=config.precision,
         compiled=config.compile,
         workers=config.workers or None,
@@ -375,18 +379,8 @@ def open_encoder(
         cache=cache,
         skip_bad=skip_bad,
         reporter=reporter,
+        spread=spread,
     )
-
-
-def _device_for(config: Config) -> torch.device:
-    """Return the device the config asks for, if it can compute with the precision that it asks for."""
-    device = find_device(config.device)
-    if config.precision != "float32" and device.type == "cpu":
-        raise InputError(
-            f"precision {config.precision}: it is for GPUs, and this is the CPU",
-            "leave `precision` out",
-        )
-    return device
 
 
 def _placed(train_x: np.ndarray, device: torch.device) -> np.ndarray | Tensor:

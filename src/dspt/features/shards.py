@@ -1,0 +1,143 @@
+"""Images encoded by many workers: what each is sent, what it answers, and how that comes into the store.
+
+Workers read images and compute; the first process alone writes. Shards are cut as one process cuts them, from the
+images that are missing, in their order: so the batches are the same, and the bits with the same number of threads. Only
+an image that cannot be read makes one of them shorter here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dspt.backbone.checkpoint import open_checkpoint
+from dspt.backbone.image import ImageTower
+from dspt.features import contents, packs
+from dspt.features.decoding import Decoder, Look, Seen
+from dspt.features.feeder import Feeder, Shard
+from dspt.internal.errors import Fault, InputError
+
+
+class Part(NamedTuple):
+    """Images for one worker, and their positions among all."""
+
+    positions: list[int]
+    items: list[Any]
+
+
+# Does a piece of work with each part, in any process and in any order, and yields the part with what came of it.
+Spread = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[tuple[Part, Any]]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a feature besides the image; as in `features.encode`."""
+
+    model: str
+    fingerprint: str
+    look: Look
+    device: str
+    dtype: str
+    compiled: bool
+    batch_size: int | None
+
+
+def digest(
+    items: Any, positions: Sequence[int], digests: np.ndarray, known: np.ndarray, look: Look, spread: Spread
+) -> dict[int, Fault]:
+    """Return which images cannot be read; the `digests` of the others are `known` now.
+
+    Parameters
+    ----------
+    items : sequence or array
+        All images.
+    positions : sequence of int
+        Those whose digests are not known.
+    digests : uint8 array of shape (N, 32)
+        Filled in.
+    known : bool array of shape (N,)
+        Filled in.
+    look : Look
+        What will be seen of them.
+    spread : Spread
+        Has workers do it.
+    """
+    bad = {}
+    for part, seen in spread(partial(_digest, look), _parts(items, positions, packs.SHARD)):
+        for one in seen:
+            at = part.positions[one.position]
+            if one.fault:
+                bad[at] = _named(one.fault, items, at)
+            else:
+                digests[at], known[at] = np.frombuffer(one.digest, np.uint8), True
+    return bad
+
+
+def encode(
+    items: Any, positions: Sequence[int], recipe: Recipe, step: int, spread: Spread
+) -> Iterator[tuple[Shard | None, dict[int, Fault]]]:
+    """Yield the features of images, a shard at a time and in any order, with the images that cannot be used.
+
+    Parameters
+    ----------
+    items : sequence or array
+        All images.
+    positions : sequence of int
+        Those to encode.
+    recipe : Recipe
+        How they are encoded.
+    step : int
+        Images in a shard.
+    spread : Spread
+        Has workers do it.
+    """
+    for part, (shard, bad) in spread(partial(_encode, recipe), _parts(items, positions, step)):
+        faults = {part.positions[i]: _named(fault, items, part.positions[i]) for i, fault in bad.items()}
+        yield shard and shard._replace(positions=[part.positions[i] for i in shard.positions]), faults
+
+
+def _parts(items: Any, positions: Sequence[int], step: int) -> Iterator[Part]:
+    for start in range(0, len(positions), step):
+        these = [int(i) for i in positions[start : start + step]]
+        yield Part(these, [items[i] for i in these])
+
+
+def _named(fault: Fault, items: Any, position: int) -> Fault:
+    return replace(fault, name=contents.name_in(items, position))
+
+
+# Below, what happens in a worker.
+
+
+def _digest(look: Look, part: Part) -> list[Seen]:
+    with _decoder(look) as decoder:
+        return list(decoder.digests(part.items, range(len(part.items))))
+
+
+def _encode(recipe: Recipe, part: Part) -> tuple[Shard | None, dict[int, Fault]]:
+    bad: dict[int, Fault] = {}
+    with _decoder(recipe.look) as decoder:
+        feeder = Feeder(decoder, lambda: _tower(recipe), recipe.batch_size)
+        shards = list(feeder.shards(part.items, iter(range(len(part.items))), bad, len(part.items)))
+    return (shards[0] if shards else None), bad
+
+
+def _decoder(look: Look) -> Decoder:
+    import torch
+
+    return Decoder(look, torch.get_num_threads())  # its share of the machine
+
+
+@cache
+def _tower(recipe: Recipe) -> ImageTower:
+    from dspt.internal.device import find_device
+
+    checkpoint = open_checkpoint(recipe.model)
+    if checkpoint.fingerprint != recipe.fingerprint:
+        raise InputError(f"model {recipe.model}: a worker finds another one under this name than the first process")
+    device = str(find_device(recipe.device, recipe.dtype))
+    return ImageTower(checkpoint, device, recipe.dtype, recipe.compiled)
