@@ -19,6 +19,7 @@ from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, Split
+from dspt.data.dataset import are_features
 from dspt.data.given import given_items, given_labels
 from dspt.features import embed
 from dspt.internal.checks import check_names
@@ -26,6 +27,7 @@ from dspt.internal.device import find_device
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
+from dspt.internal.shards import Features
 from dspt.methods import Method
 from dspt.problem import pose
 from dspt.runs import Description, Run, learn
@@ -331,7 +333,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         other.prototypes_, other.class_names_, other.classes_ = prototypes, names, np.array(names)
         return other
 
-    def features(self, X: Any) -> np.ndarray:
+    def features(self, X: Any) -> Features:
         """Return the image features that `X` stands for.
 
         Parameters
@@ -340,12 +342,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        float32 ndarray of shape (N, D), each row of length 1
+        float32 array of shape (N, D), or shards, each row of length 1
         """
         check_is_fitted(self)
         items = given_items(X)
-        if isinstance(items, np.ndarray) and items.dtype.kind == "f":
-            features = items
+        if are_features(items):
+            features: Features = items
         elif len(items) <= _FEW:
             features = embed(items, self.image_tower())
         else:

@@ -20,6 +20,7 @@ from dspt.internal.checks import check_labels
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import printable
 from dspt.internal.progress import Reporter
+from dspt.internal.shards import BLOCK, Features
 from dspt.learners import Learner, Parameters, Reader
 from dspt.methods import Method
 
@@ -32,10 +33,10 @@ class Problem:
     """Inputs with given labels, and the names of the classes."""
 
     class_names: tuple[str, ...]
-    train_x: np.ndarray  # (N, D) features, (N, V, D) of V views, or (N, H, W, 3) pixels
+    train_x: Features  # (N, D) features, (N, V, D) of V views, or (N, H, W, 3) pixels
     labels: np.ndarray  # (N,) given labels, some of them wrong
     true_labels: np.ndarray | None = None  # (N,) -1 where unknown: for the record alone, never to learn
-    test_x: np.ndarray | None = None
+    test_x: Features | None = None
     test_y: np.ndarray | None = None
     weights: np.ndarray | None = None  # (N,) how much each sample counts, 1 on average
 
@@ -70,8 +71,8 @@ class Problem:
         for array in (self.train_x, self.labels, self.test_x, self.test_y):
             if array is not None:
                 digest.update(str(array.shape).encode())
-                for first in range(0, len(array), 65536):
-                    digest.update(np.ascontiguousarray(array[first : first + 65536]).data)
+                for first in range(0, len(array), BLOCK):
+                    digest.update(np.ascontiguousarray(array[first : first + BLOCK]).data)
         return digest.hexdigest()
 
 
@@ -236,6 +237,7 @@ def given_split(
     features = None
     if reader is not None and spec.needs_features:
         found, kept = reader(split, "train")
+        found = np.asarray(found)  # this noise looks at all features together
         # An image that cannot be read counts as an average one, so that the others keep their draws.
         features = np.broadcast_to(found.mean(0), (len(split.labels), found.shape[1])).copy()
         features[kept] = found

@@ -11,6 +11,7 @@ from dspt.config import AUTO_LEARNER, Config, Settings
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Features, take_rows
 from dspt.learners import PROMPT_SETTINGS, ClipLearner, by_prototypes, posterior_of
 from dspt.posterior import Posterior, label_likelihood
 from dspt.problem import Problem, Task
@@ -105,13 +106,13 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     for fold in range(5 if n <= _FEW else 1):
         part = np.arange(n) % 5 == fold
         held, kept = np.sort(order[part]), np.sort(order[~part])
-        posterior = posterior_of(problem.train_x[kept], problem.labels[kept], given)
+        posterior = posterior_of(take_rows(problem.train_x, kept), problem.labels[kept], given)
         if not posterior.can_tell:
             return Choice(
                 "prompt", "prompt, since wrong labels cannot be told from right ones, and it learns least", {}
             )
         if not fold:
-            known = _known(problem.train_x[kept], posterior, given)
+            known = _known(take_rows(problem.train_x, kept), posterior, given)
             names = [name for name in BY_FREEDOM if name != "prompt" or known >= _KNOWN_NAMES]
             if problem.weights is not None:
                 names = [name for name in names if learners.LEARNERS[name].weighs_samples]
@@ -120,10 +121,12 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
             config = replace(task.config, learner=name)
             learner = learners.make(problem.class_names, config, given.tower)
             weights = None if problem.weights is None else problem.weights[kept]
-            others = Problem(problem.class_names, problem.train_x[kept], problem.labels[kept], weights=weights)
+            others = Problem(
+                problem.class_names, take_rows(problem.train_x, kept), problem.labels[kept], weights=weights
+            )
             tried = Task(others, config, learner, methods.make(METHOD), learner.start(), task.given)
             learnt = learn(tried, reporter=reporter)
-            scores = logits(_one_view(problem.train_x[held]), learner.classify(learnt.parameters))
+            scores = logits(_one_view(take_rows(problem.train_x, held)), learner.classify(learnt.parameters))
             found.setdefault(name, []).append(label_likelihood(scores, problem.labels[held], posterior.transition))
     likelihoods = {name: np.concatenate(parts) for name, parts in found.items()}
     best = max(names, key=lambda name: likelihoods[name].mean())
@@ -141,12 +144,12 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     return Choice(least_free, why, means)
 
 
-def _known(train_x: np.ndarray, posterior: Posterior, learner: ClipLearner) -> float:
+def _known(train_x: Features, posterior: Posterior, learner: ClipLearner) -> float:
     """Return how many of the images the class names alone tell, as far as the posterior knows."""
     zero_shot = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale))
     return float((zero_shot.argmax(1) == posterior.probabilities.argmax(1)).mean())
 
 
-def _one_view(inputs: np.ndarray) -> np.ndarray:
+def _one_view(inputs: Features) -> Features:
     """Return one view of each image, where there are several."""
-    return inputs if inputs.ndim == 2 else inputs[:, 0]
+    return inputs[:, 0] if isinstance(inputs, np.ndarray) and inputs.ndim == 3 else inputs

@@ -15,6 +15,7 @@ from torch.optim.sgd import sgd
 from dspt.internal.device import sent
 from dspt.internal.errors import InputError
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Features, take_rows
 from dspt.internal.threads import threads_for
 from dspt.learners import Classify, Parameters, by_prototypes, posterior_of
 from dspt.learners.learner import Fetch
@@ -165,7 +166,7 @@ def findings(state: State) -> dict[str, float]:
     return {name: float(value) for name, value in state.memory.items() if value.ndim == 0}
 
 
-def predict(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
+def predict(inputs: Features, classify: Classify, rows: int = 1024) -> np.ndarray:
     """Return the class with the highest logit for each row of inputs.
 
     Parameters
@@ -185,7 +186,7 @@ def predict(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndar
     return torch.cat(parts).numpy() if parts else np.empty(0, dtype=np.int64)
 
 
-def logits(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
+def logits(inputs: Features, classify: Classify, rows: int = 1024) -> np.ndarray:
     """Return the logits of each row of inputs, computed so many rows at a time.
 
     Parameters
@@ -204,7 +205,7 @@ def logits(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarr
     return torch.cat([part.cpu() for part in _logits(inputs, classify, rows)]).numpy()
 
 
-def probabilities(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> np.ndarray:
+def probabilities(inputs: Features, classify: Classify, rows: int = 1024) -> np.ndarray:
     """Return the softmax of the logits for each row of inputs.
 
     Parameters
@@ -224,7 +225,7 @@ def probabilities(inputs: np.ndarray, classify: Classify, rows: int = 1024) -> n
     return torch.cat([part.softmax(1).cpu() for part in _logits(inputs, classify, rows)]).numpy()
 
 
-def accuracy(inputs: np.ndarray, labels: np.ndarray, classify: Classify, rows: int = 1024) -> float:
+def accuracy(inputs: Features, labels: np.ndarray, classify: Classify, rows: int = 1024) -> float:
     """Return the share of right predictions in percent.
 
     Parameters
@@ -262,10 +263,10 @@ def estimated_noise(task: Task) -> dict[str, float]:
     # Evenly spread ones of a very large set are enough, and their error says so.
     most = min(_ESTIMATED, len(problem.labels), max(1, _ESTIMATED_ENTRIES // len(problem.class_names)))
     rows = np.linspace(0, len(problem.labels) - 1, most).astype(np.int64)
-    return posterior_of(problem.train_x[rows], problem.labels[rows], learner).findings()
+    return posterior_of(take_rows(problem.train_x, rows), problem.labels[rows], learner).findings()
 
 
-def noise_findings(features: np.ndarray, labels: np.ndarray, classify: Classify) -> dict[str, float]:
+def noise_findings(features: Features, labels: np.ndarray, classify: Classify) -> dict[str, float]:
     """Return the estimated share of wrong labels and its error.
 
     Parameters
@@ -324,7 +325,7 @@ def _judge(inputs: Fetch, n: int, at_once: int, classifier: Callable[[], Classif
     return torch.cat([classify(inputs(np.arange(i, min(i + at_once, n)))) for i in starts])
 
 
-def _logits(inputs: np.ndarray, classify: Classify, rows: int) -> Iterator[Tensor]:
+def _logits(inputs: Features, classify: Classify, rows: int) -> Iterator[Tensor]:
     for first in range(0, len(inputs), rows):
         # a copy, because a memory-mapped row must not be handed to torch as if it could be written
         yield classify(torch.from_numpy(np.array(inputs[first : first + rows])))

@@ -24,6 +24,8 @@ import numpy as np
 from dspt.auditing.audit import Audit
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import read_json, replacing, told, write_json
+from dspt.internal.shards import Features
+from dspt.internal.tensors import mapped, write_blocks
 
 SUMMARY, EVIDENCE, NAMES, DECISIONS = "summary.json", "evidence.safetensors", "names.parquet", "decisions.sqlite"
 TABLE, TABLE_PARQUET, PAGE, THUMBS = "audit.csv", "audit.parquet", "index.html", "thumbs"
@@ -39,7 +41,7 @@ _ABOUT = ".about.json"
 class Evidence:
     """What labels are judged by: features (N, D), the class names as the text tower sees them (C, D), the scale."""
 
-    features: np.ndarray
+    features: Features
     prototypes: np.ndarray | None
     scale: float
 
@@ -115,7 +117,6 @@ def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[s
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from safetensors.numpy import save_file
 
     folder = Path(folder)
     with told(f"report folder {folder}"):
@@ -131,13 +132,12 @@ def save(audit: Audit, folder: Path | str, evidence: Evidence, paths: Sequence[s
     columns = {name: pa.array(values, pa.binary() if name == "path" else pa.string()) for name, values in names.items()}
     with replacing(folder / NAMES) as temporary:
         pq.write_table(pa.table(columns), temporary)
-    arrays = {name: np.ascontiguousarray(value) for name in _ARRAYS if (value := getattr(audit, name)) is not None}
-    arrays["features"] = np.ascontiguousarray(evidence.features, dtype=np.float32)
+    arrays: dict[str, Features] = {name: value for name in _ARRAYS if (value := getattr(audit, name)) is not None}
+    arrays["features"] = evidence.features
     if evidence.prototypes is not None:
-        arrays["prototypes"] = np.ascontiguousarray(evidence.prototypes, dtype=np.float32)
+        arrays["prototypes"] = evidence.prototypes
     with replacing(folder / EVIDENCE) as temporary:
-        save_file(arrays, temporary)
-        os.chmod(temporary, 0o666 & ~_umask())  # as other files have it; safetensors keeps all others out
+        write_blocks(temporary, arrays)
     for name in (TABLE, TABLE_PARQUET):
         write_table(audit, folder / name)
     facts = {
@@ -275,17 +275,9 @@ def _summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
     try:
-        return dict(load_file(folder / EVIDENCE))
+        return mapped(folder / EVIDENCE)[0]
     except Exception as error:
         raise InputError(f"report {folder}: its files cannot be read ({error}); make the report again") from None
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from dspt.auditing.audit import INSEPARABLE
 from dspt.internal.names import plain
+from dspt.internal.scratch import scratch
+from dspt.internal.shards import Features
 from dspt.posterior import Posterior, label_posterior
 
 # Images that are shown beside a suspect, of the given class and of the proposed one.
@@ -34,7 +36,7 @@ class Judged(NamedTuple):
 
 
 def judge(
-    features: np.ndarray,
+    features: Features,
     labels: np.ndarray,
     classes: int,
     *,
@@ -48,7 +50,7 @@ def judge(
     Parameters
     ----------
     features : array of shape (N, D)
-        May be a memory map.
+        May be a memory map, or shards.
     labels : integer array of shape (N,)
         Given labels.
     classes : int
@@ -64,7 +66,7 @@ def judge(
     """
     logits = None
     if prototypes is not None:
-        logits = np.empty((len(labels), classes), np.float32)
+        logits = scratch(len(labels), classes)
         for rows in _parts(len(labels)):
             logits[rows] = scale * np.asarray(features[rows], np.float32) @ prototypes.T
     found = label_posterior(features, labels, logits, num_classes=classes, known=known)
@@ -77,7 +79,7 @@ def judge(
 
 
 def nearest_examples(
-    features: np.ndarray, labels: np.ndarray, predicted: np.ndarray, quality: np.ndarray, rows: np.ndarray
+    features: Features, labels: np.ndarray, predicted: np.ndarray, quality: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Return the rows (N, 2, K) of the nearest surely right images of the given and of the predicted class; -1: none.
 
@@ -112,7 +114,7 @@ def nearest_examples(
     return found
 
 
-def _strangeness(features: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _strangeness(features: Features, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how far each sample lies from every class, in 0..1, and which lie so far out that they fit none.
 
     The distance is Mahalanobis's to the nearest class, each sample left out of its own mean; its logarithm is

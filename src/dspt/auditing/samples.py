@@ -18,12 +18,14 @@ from dspt.auditing.pictures import Looks, look_at_all
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset, Split
+from dspt.data.dataset import are_features, take
 from dspt.data.given import given_items, given_labels
 from dspt.data.items import item_names
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE
 from dspt.internal.progress import Reporter
+from dspt.internal.shards import Features, Shards, joined, take_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -287,7 +289,7 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
     if not left.any():
         return before
     judged = judge(
-        evidence.features[left],
+        take_rows(evidence.features, np.flatnonzero(left)),
         before.labels[left],
         len(before.class_names),
         prototypes=evidence.prototypes,
@@ -303,7 +305,7 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
     return with_examples(replace(before, **told), evidence.features, before.made_with.get("budget") or 0)
 
 
-def with_examples(found: Audit, features: np.ndarray, budget: int = 0) -> Audit:
+def with_examples(found: Audit, features: Features, budget: int = 0) -> Audit:
     """Return an audit with the nearest surely right images of each suspect, or of as many as will be looked at."""
     rows = np.union1d(found.suspects, found.looks(budget))
     return replace(found, examples=nearest_examples(features, found.labels, found.ranked[0], found.label_quality, rows))
@@ -334,7 +336,7 @@ class _Text:
 
 def _features(
     dataset: Dataset, model: str, reporter: Reporter, cache: Path | None, device: str
-) -> tuple[np.ndarray, np.ndarray, tuple[Fault, ...], _Text]:
+) -> tuple[Features, np.ndarray, tuple[Fault, ...], _Text]:
     """Return the features of all samples that can be read, their positions, what could not be read, and the text."""
     both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
     first = len(dataset.train.labels)
@@ -345,7 +347,7 @@ def _features(
                 f"model {NO_MODEL}: it goes with features, and {dataset.source or 'X'} has images",
                 "leave `model` out, or name a CLIP checkpoint",
             )
-        features = np.concatenate([split.items for split in both]) if len(both) > 1 else np.asarray(both[0].items)
+        features = joined([split.items for split in both])  # type: ignore[misc]
         return features, np.arange(len(features)), dataset.skipped, _Text()
     config = Config(model=dataset.model_for(model), device=device, template=dataset.template)
     checkpoint = open_checkpoint(config.model)
@@ -354,7 +356,7 @@ def _features(
     text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
     encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True)
     parts = [encoder(split, name) for split, name in zip(both, ("train", "test"), strict=False)]
-    features = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+    features = joined([part for part, _ in parts])
     if features.shape[1] != prototypes.shape[1]:
         raise InputError(
             f"features: {features.shape[1]} wide, but {checkpoint.name} gives class features of width "
@@ -367,8 +369,8 @@ def _features(
 
 def _joined(parts: Sequence[Any], kept: np.ndarray) -> Any:
     """Return the items of all splits at these positions."""
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)[kept]
+    if all(isinstance(part, np.ndarray | Shards) for part in parts):
+        return take(joined(parts), kept)
     first = len(parts[0])
     return [parts[0][i] if i < first else parts[1][i - first] for i in kept.tolist()]
 
@@ -378,4 +380,4 @@ def _names(items: Any, dataset: Dataset) -> Any:
 
 
 def _is_features(items: Any) -> bool:
-    return isinstance(items, np.ndarray) and items.dtype.kind == "f"
+    return are_features(items)

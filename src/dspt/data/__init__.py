@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 _FORMS = (
     "give a folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest, an .npz or .safetensors feature "
-    "file, the name of a dataset with `root` ('dspt data list' names them), hf:NAME for a Hugging "
-    "Face dataset, or 'embedded'"
+    "file, a folder of .safetensors shards, the name of a dataset with `root` ('dspt data list' names them), hf:NAME "
+    "for a Hugging Face dataset, or 'embedded'"
 )
 
 
@@ -48,8 +48,8 @@ def open_dataset(
     ----------
     source
         A folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest, an .npz or .safetensors feature
-        file, the name of one of the paper's datasets or CIFAR, "hf:NAME" for a Hugging Face
-        dataset, or "embedded". A folder of that name is "./embedded".
+        file, a folder of .safetensors files that are its shards, the name of one of the paper's datasets or CIFAR,
+        "hf:NAME" for a Hugging Face dataset, or "embedded". A folder of that name is "./embedded".
     root
         Where named datasets lie, in CoOp's layout, $DSPT_ROOT by default; and what relative paths
         in a manifest start from, if not from the manifest's own folder.
@@ -146,6 +146,8 @@ def _open(
         return nine.read(paper, path.resolve().parent, skip_bad=skip_bad)
     if hub.is_saved(path):
         return hub.read(f"hf:{path}", **drawn)
+    if featurefile.is_shards(path):
+        return featurefile.read_shards(path, needs_test=test_fraction > 0)
     if os.path.isdir(path):
         return folder.read(path, **drawn)
     if os.path.isfile(path) and suffix in manifest.SUFFIXES:

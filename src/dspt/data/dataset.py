@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE, PAPER_MODEL, matched
 from dspt.internal.rounding import counted
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Shards
 
-Items = Sequence[Any] | np.ndarray
+Items = Sequence[Any] | np.ndarray | Shards
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Split:
     ----------
     items
         A sequence of image paths or of encoded images (bytes); or uint8 images (N, H, W) or
-        (N, H, W, 3); or float32 unit features (N, D).
+        (N, H, W, 3); or float32 unit features (N, D), an array or shards.
     labels
         int64 (N,), positions in the dataset's class names, as they come with the data: right in a
         benchmark, partly wrong in real life.
@@ -123,7 +124,7 @@ class Dataset:
     @property
     def holds_features(self) -> bool:
         """Whether the items are features already, so that no image tower is needed."""
-        return isinstance(self.train.items, np.ndarray) and self.train.items.dtype.kind == "f"
+        return are_features(self.train.items)
 
 
 def benchmark(items: Items, labels: np.ndarray) -> Split:
@@ -161,15 +162,20 @@ def _in_both(some: Items, others: Items) -> int:
     """Return how many of the others are among the first, as far as their paths tell."""
     if not (len(some) and len(others) and isinstance(some[0], str) and isinstance(others[0], str)):
         return 0
-    known = {os.path.realpath(item) for item in some}
-    return sum(os.path.realpath(item) in known for item in others)
+    known = {os.path.realpath(str(item)) for item in some}
+    return sum(os.path.realpath(str(item)) in known for item in others)
+
+
+def are_features(items: Any) -> TypeGuard[np.ndarray | Shards]:
+    """Return whether these are features already: an array of floating-point numbers, or shards."""
+    return isinstance(items, np.ndarray | Shards) and items.dtype.kind == "f"
 
 
 def take(items: Items, positions: np.ndarray) -> Items:
     """Return the items at these positions, in their order."""
     if isinstance(items, np.ndarray):
         return np.asarray(items[positions])
-    if isinstance(items, Rows):
+    if isinstance(items, Rows | Shards):
         return items.take(positions)
     return [items[i] for i in positions]
 

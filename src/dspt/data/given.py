@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from dspt.internal.errors import InputError
+from dspt.internal.shards import Shards
 
 
 def given_items(X: Any) -> Any:
-    """Return X as items to encode, or as a float32 array of L2-normalised features."""
+    """Return X as items to encode, or as a float32 array of L2-normalised features; shards are returned as they are."""
+    if isinstance(X, Shards):
+        return X
     if isinstance(X, str | Path):
         raise InputError(f"X: a single path ({X}); give a list of them")
     if hasattr(X, "to_numpy"):  # pandas

@@ -13,7 +13,7 @@ there are several threads) and would make a single image as dear as a batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,6 +24,7 @@ import numpy as np
 
 from dspt.backbone.image import ImageTower, Preprocessing
 from dspt.data import Split
+from dspt.data.dataset import Items, are_features
 from dspt.features import contents, packs, shards
 from dspt.features.decoding import Decoder, Look, use_processes
 from dspt.features.feeder import Feeder, Shard
@@ -31,6 +32,7 @@ from dspt.features.shards import Recipe, Spread
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
+from dspt.internal.shards import Features
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint
@@ -42,7 +44,6 @@ MOST_BAD = 100
 # How often files that change while they are read are read again.
 ROUNDS = 10
 
-Items = Sequence[Any] | np.ndarray
 Progress = Callable[[int, int], None]
 
 
@@ -214,7 +215,7 @@ class Encoder:
         if not self._skip_bad and (bad := _absent(split.items)):
             raise BadImages(bad, len(split.items))
 
-    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[Features, np.ndarray]:
         """Return the features of the images that can be used, and their positions in the split.
 
         They are (N, D), of the centre of each image, or (N, views, D), of so many random crops. `name` is what the
@@ -233,7 +234,7 @@ class Encoder:
             self._reporter.say(f"note: {left}")
             return self.features(split.take(good).items, f"{name} images", views), good
 
-    def features(self, items: Items, title: str = "images", views: int = 0) -> np.ndarray:
+    def features(self, items: Items, title: str = "images", views: int = 0) -> Features:
         """Return the features of items; those that are features already pass through.
 
         Parameters
@@ -249,7 +250,7 @@ class Encoder:
         -------
         float array of shape (N, D), or (N, views, D) for random crops
         """
-        if isinstance(items, np.ndarray) and items.dtype.kind == "f" and items.ndim == 2:
+        if are_features(items) and items.ndim == 2:
             return items
         unit = f"encoding {len(items)} {title}"
         with self._reporter.task(unit, len(items), unit="images") as update:

@@ -14,12 +14,10 @@ import numpy as np
 
 from dspt.internal.errors import InputError
 from dspt.internal.rounding import counted
+from dspt.internal.shards import BLOCK, Features, Shards
 
 # No prompt has room for more characters.
 LONGEST_NAME = 1000
-
-# Rows looked at together: no second copy of all of them is ever made.
-_ROWS = 65536
 
 # CLIP's training stops at 100; cosines times this much are no probabilities any more.
 _MOST_SCALE = 1000
@@ -96,12 +94,12 @@ def checked_labels(labels: Any, num_classes: int | None = None) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def checked_rows(values: Any, n: int, name: str, each: str) -> np.ndarray:
-    """Return `n` rows of finite numbers as an array, which is not copied.
+def checked_rows(values: Any, n: int, name: str, each: str) -> Features:
+    """Return `n` rows of finite numbers as an array or shards, of which no copy is made.
 
     Parameters
     ----------
-    values : array or tensor of shape (n, D)
+    values : array, tensor or shards of shape (n, D)
     n : int
         How many rows there must be.
     name : str
@@ -110,14 +108,14 @@ def checked_rows(values: Any, n: int, name: str, each: str) -> np.ndarray:
         What each row stands for: "label", "class".
     """
     try:
-        array = as_array(values)
+        array = values if isinstance(values, Shards) else as_array(values)
     except (TypeError, ValueError):
         raise InputError(f"{name}: expected {n} rows of numbers, one for each {each}, found none to read") from None
     if array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != n:
         found = f"{array.dtype} of shape {array.shape}"
         raise InputError(f"{name}: expected {n} rows of numbers, one for each {each}, found {found}")
-    for start in range(0, n, _ROWS):
-        finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
+    for start in range(0, n, BLOCK):  # no second copy of all of them is ever made
+        finite = np.isfinite(array[start : start + BLOCK]).all(axis=1)
         if not finite.all():
             row = start + int(np.argmin(finite))
             raise InputError(f"{name}: expected finite numbers, found another at row {row}")

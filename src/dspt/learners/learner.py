@@ -27,6 +27,7 @@ from dspt.internal.device import find_device, sent
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Features
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient
@@ -53,7 +54,7 @@ class Solution(NamedTuple):
 class Reader(Protocol):
     """What turns the items of a split into the arrays that a learner takes."""
 
-    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[Features, np.ndarray]:
         """Return the arrays of the items that can be used, and their positions in the split."""
 
     def check_there(self, split: Split) -> None:
@@ -117,7 +118,7 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
+    def inputs(self, train_x: Features) -> Callable[[int], Inputs]:
         """Return a function from the number of an epoch to the training set in it."""
 
     @abstractmethod
@@ -132,11 +133,11 @@ class Learner(ABC):
     def learning_rate(self, epoch: int) -> float:
         """Return the learning rate of an epoch, counted from 0."""
 
-    def solve(self, train_x: np.ndarray, labels: np.ndarray) -> Solution | None:
+    def solve(self, train_x: Features, labels: np.ndarray) -> Solution | None:
         """Return what is learnt from all samples at once; None for a learner that goes step by step, as most do."""
         return None
 
-    def check_inputs(self, inputs: np.ndarray, name: str) -> None:
+    def check_inputs(self, inputs: Features, name: str) -> None:
         """Raise `InputError` for inputs that this learner cannot take; some take all that are read."""
         return
 
@@ -235,7 +236,7 @@ class ClipLearner(Learner):
         """
         return open_encoder(self.config, self.checkpoint, reporter, cache, skip_bad)
 
-    def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
+    def inputs(self, train_x: Features) -> Callable[[int], Inputs]:
         """Return, for each epoch, the features of one view of each image, drawn at random."""
         placed = _placed(train_x, self.device)
 
@@ -254,7 +255,7 @@ class ClipLearner(Learner):
 
         return of_epoch
 
-    def check_inputs(self, inputs: np.ndarray, name: str) -> None:
+    def check_inputs(self, inputs: Features, name: str) -> None:
         """Raise `InputError` for features of another width than the class features have."""
         if inputs.shape[-1] != self.tower.feature_dim:
             raise InputError(
@@ -383,7 +384,7 @@ def open_encoder(
     )
 
 
-def _placed(train_x: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+def _placed(train_x: Features, device: torch.device) -> Features | Tensor:
     """Return the features where steps read them: on a GPU as a whole if they are small enough, else where they are."""
     if device.type == "cpu" or train_x.nbytes > _RESIDENT:
         return train_x

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from dspt.config import NetworkConfig
 from dspt.internal.device import find_device, sent
 from dspt.internal.progress import Reporter
+from dspt.internal.shards import Features
 from dspt.learners import pixels, resnet
 from dspt.learners.learner import Classify, Inputs, Learner, Parameters, Reader
 
@@ -58,9 +59,9 @@ class NetworkLearner(Learner):
         """
         return pixels.PixelReader()
 
-    def inputs(self, train_x: np.ndarray) -> Callable[[int], Inputs]:
+    def inputs(self, train_x: Features) -> Callable[[int], Inputs]:
         """Return, for each epoch, random crops to learn from and whole images to judge by."""
-        images = torch.from_numpy(train_x).to(self.device)
+        images = torch.from_numpy(np.asarray(train_x)).to(self.device)
 
         def of_epoch(epoch: int) -> Inputs:
             crops = pixels.draw(len(train_x), self.config.seed, epoch)

@@ -13,6 +13,7 @@ from torch import Tensor
 from dspt.data import Split
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Shards
 from dspt.internal.threads import in_threads
 
 PADDING = 4
@@ -25,7 +26,7 @@ def read(split: Split, name: str) -> np.ndarray:
     items = split.items
     if isinstance(items, np.ndarray) and items.dtype == np.uint8:
         return items if items.ndim == 4 else np.repeat(items[..., None], 3, axis=3)
-    if isinstance(items, np.ndarray):
+    if isinstance(items, np.ndarray | Shards):
         raise InputError(
             f"{name} split: it holds features, not images, and a network from scratch learns from images; give those"
         )

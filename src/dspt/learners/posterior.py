@@ -9,12 +9,11 @@ from torch import Tensor
 
 from dspt.config import Config
 from dspt.internal.errors import InputError
+from dspt.internal.scratch import scratch
+from dspt.internal.shards import BLOCK, Features
 from dspt.learners.learner import Classify, ClipLearner, Learner, Parameters, Solution, by_prototypes
 from dspt.learners.prototypes import refuse_prompt_settings
 from dspt.posterior import Posterior, label_posterior
-
-# Features whose logits are computed at a time.
-_ROWS = 65536
 
 
 class PosteriorLearner(ClipLearner):
@@ -39,7 +38,7 @@ class PosteriorLearner(ClipLearner):
         classes, width = len(self.class_names), self.tower.feature_dim
         return {"weights": torch.zeros(classes, width), "bias": torch.zeros(classes)}
 
-    def solve(self, train_x: np.ndarray, labels: np.ndarray) -> Solution:
+    def solve(self, train_x: Features, labels: np.ndarray) -> Solution:
         """Return the classifier of the posterior, the fixed prompt's part in it, and the noise rate it found."""
         found = posterior_of(train_x, labels, self)
         weights = torch.from_numpy(found.weights.T) + found.text_weight * self.scale * self.zero_shot.cpu()
@@ -56,7 +55,7 @@ class PosteriorLearner(ClipLearner):
         return lambda features: F.linear(features.to(weights), weights, bias)
 
 
-def posterior_of(train_x: np.ndarray, labels: np.ndarray, learner: Learner) -> Posterior:
+def posterior_of(train_x: Features, labels: np.ndarray, learner: Learner) -> Posterior:
     """Return the posterior of labels from features and the learner's fixed prompt.
 
     Parameters
@@ -70,12 +69,12 @@ def posterior_of(train_x: np.ndarray, labels: np.ndarray, learner: Learner) -> P
     """
     if learner.zero_shot is None:
         raise InputError("posterior: it is made from CLIP's features, and a network from scratch has none")
-    if train_x.ndim == 3:
+    if isinstance(train_x, np.ndarray) and train_x.ndim == 3:
         train_x = train_x.mean(1)
         train_x /= np.linalg.norm(train_x, axis=1, keepdims=True).clip(1e-12)
     classify = by_prototypes(learner.zero_shot, learner.scale)
-    logits = np.empty((len(train_x), len(learner.zero_shot)), dtype=np.float32)
-    for first in range(0, len(train_x), _ROWS):
-        rows = slice(first, first + _ROWS)
+    logits = scratch(len(train_x), len(learner.zero_shot))
+    for first in range(0, len(train_x), BLOCK):
+        rows = slice(first, first + BLOCK)
         logits[rows] = classify(torch.from_numpy(np.array(train_x[rows]))).cpu().numpy()
     return label_posterior(train_x, labels, logits)

@@ -44,7 +44,7 @@ def instance_noise(
         Whether an image is taken for the class that it looks most like, and not for one that a
         random projection of its features names.
     """
-    features = checked_rows(features, len(true), "features", "label")
+    features = np.asarray(checked_rows(features, len(true), "features", "label"))
     flipped = Stream(seed, "noise", "instance", "flip").uniform(len(true)) < rates(len(true), rate, seed)
     if not likely:
         return _projected(true, num_classes, seed, features, flipped)

@@ -37,7 +37,7 @@ def nearest_classes(class_features: np.ndarray, num_classes: int, k: int) -> tup
     if not 1 <= k < num_classes:
         expected = "near" if num_classes == 2 else f"near or near-1 to near-{num_classes - 1}"
         raise InputError(f"noise near-{k}: {num_classes} classes have no {k} others each; give {expected}")
-    units = unit_rows(checked_rows(class_features, num_classes, "class_features", "class"))
+    units = unit_rows(np.asarray(checked_rows(class_features, num_classes, "class_features", "class")))
     order = np.empty((num_classes, k), dtype=np.int64)
     likely = np.empty((num_classes, k))
     step = rows_at_once(num_classes)

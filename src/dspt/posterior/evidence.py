@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from dspt.internal.errors import InputError
+from dspt.internal.scratch import scratch
 from dspt.internal.seeds import Stream
+from dspt.internal.shards import Features
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
@@ -118,7 +120,7 @@ class Evidence:
     """Features, given labels and zero-shot logits, read in parts; all sums over them are made here."""
 
     def __init__(
-        self, x: np.ndarray, labels: np.ndarray, z: np.ndarray | None, classes: int, known: np.ndarray, seed: int
+        self, x: Features, labels: np.ndarray, z: Features | None, classes: int, known: np.ndarray, seed: int
     ) -> None:
         self.x, self.labels, self.classes, self.known = x, labels, classes, known
         self.n, self.width = x.shape
@@ -136,7 +138,7 @@ class Evidence:
         # The log likelihood of each label by how often it is given: a guess without a look at the images.
         self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + classes))[labels]
         # One array of probabilities is all that grows with samples times classes.
-        self.buffer = torch.empty(self.n, classes)
+        self.buffer = torch.from_numpy(scratch(self.n, classes))
         self.mean, self.scale = self._moments()
         self.z, self.text_scale = z, 0.0
         if z is not None:
@@ -380,7 +382,7 @@ class Evidence:
         varied = deviation > 1e-7 * size
         return torch.from_numpy(mean.astype(np.float32)), 1 / deviation if varied else 1.0
 
-    def _text_scale(self, z: np.ndarray) -> float:
+    def _text_scale(self, z: Features) -> float:
         """Return the factor that brings the logits to CLIP's height; 0 if they say nothing."""
         some = np.asarray(z[self.weighed], dtype=np.float64)
         height = float((some.max(1) - some.mean(1)).mean())

@@ -16,6 +16,7 @@ from dspt.data import Dataset
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_free
 from dspt.internal.progress import Reporter
+from dspt.internal.shards import Shards
 from dspt.learners import open_encoder, open_text_tower, zero_shot_prototypes
 from dspt.noise.labelfiles import label_file
 from dspt.problem import given_split
@@ -124,7 +125,7 @@ def _check_unread(file: Path, dataset: Dataset, inputs: Sequence[Path | str | No
         return
     read = [dataset.source, *(os.fspath(path) for path in inputs if path)]
     for split in (dataset.train, dataset.test):
-        if not isinstance(split.items, np.ndarray):
+        if not isinstance(split.items, np.ndarray | Shards):
             read += [item for item in split.items if isinstance(item, str) and os.path.basename(item) == file.name]
     if any(os.path.exists(other) and os.path.samefile(file, other) for other in read):
         raise InputError(f"{file}: it is read here, and never replaced; give another name for what is written")
