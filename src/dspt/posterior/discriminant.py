@@ -22,6 +22,10 @@ class Sums:
     features: Tensor
     products: Tensor
 
+    def plus(self, part: Sums) -> Sums:
+        """Return the sums over these samples and others."""
+        return Sums(self.counts + part.counts, self.features + part.features, self.products + part.products)
+
     def without(self, part: Sums) -> Sums:
         """Return the sums over the others."""
         return Sums(self.counts - part.counts, self.features - part.features, self.products - part.products)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +59,7 @@ NOT_MERELY_HARD = 0.03
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
 # Entries of (rows, classes) that are computed at once.
-_ENTRIES = 2**22
+_ENTRIES = 2**21
 # Numbers beyond this cannot be squared and added in single precision.
 _LARGEST = 1e15
 # Zero-shot logits are brought to this height of the highest above the mean, about that of CLIP's own.
@@ -130,7 +132,8 @@ class Evidence:
         self.fold[order] = np.arange(self.n) % folds
         self.folds = folds
         self.weighed = np.sort(order[:_WEIGHED])
-        self.place = np.argsort(order)  # of each sample in a random order
+        self.place = np.empty_like(order)  # of each sample in a random order
+        self.place[order] = np.arange(self.n)
         by_fold = np.zeros((folds, classes))
         np.add.at(by_fold, (self.fold, labels), 1.0)
         # How often each label is given to the samples of the other folds.
@@ -153,7 +156,18 @@ class Evidence:
 
     def features(self, rows: slice | np.ndarray) -> Tensor:
         """Return some samples' features, centred and brought to a mean variance of 1."""
-        return (torch.from_numpy(np.array(self.x[rows], dtype=np.float32)) - self.mean) * self.scale
+        x = self.x[rows]
+        # A slice may be what was given itself, or a map of it, which are not written to.
+        own = x if x.dtype == np.float32 and not isinstance(rows, slice) else None
+        return torch.from_numpy(np.subtract(x, self.mean.numpy(), out=own, dtype=np.float32)).mul_(self.scale)
+
+    def by_fold(self, rows: slice) -> tuple[Tensor, Tensor, list[slice]]:
+        """Return the features of some samples, those of one fold together; that order, and where each fold lies."""
+        fold = self.fold[rows]
+        order = np.argsort(fold, kind="stable")
+        ends = np.cumsum(np.bincount(fold, minlength=self.folds)).tolist()
+        x = self.features(rows.start + order)
+        return x, torch.from_numpy(order), [slice(*both) for both in pairwise([0, *ends])]
 
     def text(self, rows: slice | np.ndarray) -> Tensor | None:
         """Return some samples' zero-shot logits, at CLIP's height; None if there are none of use."""
@@ -274,11 +288,12 @@ class Evidence:
         predicted, sureness = np.empty(self.n, dtype=np.int64), np.empty(self.n, dtype=np.float32)
         likeness = torch.zeros(self.classes, self.classes)
         for rows in self.rows():
-            x, fold = self.features(rows), self.fold[rows]
+            x, order, folds = self.by_fold(rows)
             p = self.buffer[rows]
-            for k in range(self.folds):
-                own = torch.from_numpy(np.flatnonzero(fold == k))
-                p[own] = torch.addmm(bias[k], x[own], weights[k])
+            scores = torch.empty(len(x), self.classes)
+            for k, own in enumerate(folds):
+                torch.addmm(bias[k], x[own], weights[k], out=scores[own])
+            p.index_copy_(0, order, scores)
             if (text := self.text(rows)) is not None:
                 p.add_(text, alpha=mixture.weights[-1])
             p.copy_(self.believed(probabilities(p, mixture.softness), rows))
@@ -348,9 +363,9 @@ class Evidence:
         counts = torch.zeros(self.folds, self.classes, dtype=torch.float64)
         features = torch.zeros(self.folds, self.classes, self.width, dtype=torch.float64)
         for rows in self.rows():
-            x, fold, q = self.features(rows), self.fold[rows], responsibility(rows)
-            for k in range(self.folds):
-                own = torch.from_numpy(np.flatnonzero(fold == k))
+            x, order, folds = self.by_fold(rows)
+            q = responsibility(rows)[order]
+            for k, own in enumerate(folds):
                 if q.ndim == 1:
                     counts[k] += torch.bincount(q[own], minlength=self.classes)
                     features[k].index_add_(0, q[own], x[own].double())
@@ -362,19 +377,21 @@ class Evidence:
     def _products(self) -> Tensor:
         products = torch.zeros(self.folds, self.width, self.width, dtype=torch.float64)
         for rows in self.rows():
-            x, fold = self.features(rows), self.fold[rows]
-            for k in range(self.folds):
-                own = x[torch.from_numpy(np.flatnonzero(fold == k))]
-                products[k] += own.T @ own
+            x, _, folds = self.by_fold(rows)
+            for k, own in enumerate(folds):
+                products[k] += x[own].T @ x[own]
         return products
 
     def _moments(self) -> tuple[Tensor, float]:
         """Return the mean of the features and what brings their mean variance to 1."""
         mean = np.zeros(self.width)
         for rows in self.rows():
-            mean += np.asarray(self.x[rows], dtype=np.float64).sum(0)
+            mean += self.x[rows].sum(0, dtype=np.float64)
         mean /= self.n
-        squares = sum(float(np.square(np.asarray(self.x[rows], dtype=np.float64) - mean).sum()) for rows in self.rows())
+        squares = 0.0
+        for rows in self.rows():
+            away = np.subtract(self.x[rows], mean).ravel()
+            squares += float(away @ away)
         deviation = (squares / (self.n * self.width)) ** 0.5
         size = max(deviation, float(np.abs(mean).max()))
         if size > _LARGEST:
@@ -539,7 +556,7 @@ def _least_squares(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 def _added(sums: list[Sums]) -> Sums:
-    return Sums(*(torch.stack([getattr(one, name) for one in sums]).sum(0) for name in Sums.__dataclass_fields__))
+    return reduce(Sums.plus, sums)
 
 
 def _surely_above(gain: np.ndarray, least: float) -> bool:
