@@ -45,7 +45,7 @@ def tiny_clip(folder: Path | str, seed: int = 0, text_only: bool = False, **text
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if text_only:
-            model = TextModel(CLIPTextConfig(projection_dim=16, **text))
+            model = TextModel(CLIPTextConfig(**{"projection_dim": 16, **text}))
         else:
             config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
             model = CLIPModel(config)

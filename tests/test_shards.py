@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from checkpoints import tiny_clip
 from problems import NAMES, features
 from safetensors.numpy import load_file, save_file
 
@@ -109,6 +113,20 @@ class TestShards:
         taken = take_rows(np.load(tmp_path / "x.npy", mmap_mode="r"), np.array([7, 1]))
         assert isinstance(taken, Shards)
         np.testing.assert_array_equal(taken, self.whole[[7, 1]])
+
+    def test_the_system_reads_on_unless_rows_are_scattered(self):
+        asked: list[int] = []
+
+        class Part(np.ndarray):
+            _mmap = SimpleNamespace(madvise=asked.append)
+
+        rows = Shards([np.zeros((1000, 2), np.float32).view(Part)])
+        _ = rows[:10], rows[np.arange(20, 0, -1)], rows[::2]
+        assert asked == []  # as the system does it by itself
+        _ = rows[np.array([900, 3])], rows[np.array([1, 999])]
+        assert asked == [mmap.MADV_RANDOM]
+        _ = rows[np.arange(300, 200, -2)]
+        assert asked == [mmap.MADV_RANDOM, mmap.MADV_NORMAL]
 
 
 @pytest.mark.parametrize("number", CUTS)
@@ -277,7 +295,7 @@ class TestBadShards:
     def test_class_folders_beside_a_safetensors_file_are_classes(self, tmp_path):
         folder = shards(tmp_path / "pets", 1)
         (folder / "cat").mkdir()
-        with pytest.raises(InputError, match="no class folders with images"):
+        with pytest.raises(InputError, match="cat: no images in it"):
             open_dataset(folder)
 
 
@@ -303,3 +321,33 @@ class TestScratch:
         monkeypatch.setattr(os, "posix_fallocate", full)
         with pytest.raises(FileError, match=r"folder of temporary files.*No space left"):
             scratch.scratch(3, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system limits private memory and leaves maps alone")
+def test_features_ten_times_the_memory_that_is_left_give_the_same_as_in_memory(tmp_path):
+    mib, width, parts = 224, 768, 7
+    model = tiny_clip(tmp_path / "clip", text_only=True, projection_dim=width)
+    random = np.random.default_rng(0)
+    means = 0.05 * random.standard_normal((10, width), dtype=np.float32)
+    for name, rows in (("data", 10 * mib * 2**20 // (4 * width * parts) + 1), ("data-few", 300)):
+        (tmp_path / name).mkdir()
+        for i in range(parts):
+            true = random.integers(0, 10, rows)
+            x = means[true] + width**-0.5 * random.standard_normal((rows, width), dtype=np.float32)
+            x /= np.linalg.norm(x, axis=1, keepdims=True)
+            given = np.where(random.random(rows) < 0.3, random.integers(0, 10, rows), true)
+            test = {"test_x": x[:100], "test_y": true[:100]} if i == 0 else {}
+            shard(tmp_path / name / f"{i}.safetensors", tuple("abcdefghij"), train_x=x, train_y=given, **test)
+    told = []
+    for number in (mib, 0):
+        code = Path(__file__).with_name("larger_than_memory.py")
+        command = [sys.executable, code, tmp_path / "data", model, tmp_path / f"out-{number}", str(number)]
+        done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True)
+        told.append(json.loads(done.stdout))
+        print(told[-1])
+    limited, free = told
+    assert limited["mib_of_features"] >= 10 * mib
+    assert (limited["fits"], free["fits"]) == (False, True)
+    for name in ("prototypes", "prompt", "posterior"):
+        assert limited[name] == free[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 # Rows that are read together where all of them are walked through.
 BLOCK = 4096
+# Rows are scattered if fewer than one in so many of where they lie is asked for.
+_SPARSE = 8
 
 
 class Shards:
@@ -36,6 +39,7 @@ class Shards:
     ) -> None:
         self._parts, self._lengths, self._rows = tuple(parts), lengths, rows
         self._ends = np.cumsum([len(part) for part in parts])
+        self._scattered = False
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._rows is None else len(self._rows)
@@ -109,6 +113,7 @@ class Shards:
 
     def _between(self, start: int, stop: int) -> np.ndarray:
         """Return rows of the parts that lie beside each other."""
+        self._expect(scattered=False)
         found = np.empty((stop - start, self.shape[1]), self.dtype)
         number = int(np.searchsorted(self._ends, start, side="right"))
         row = start
@@ -120,12 +125,25 @@ class Shards:
 
     def _at(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the parts from anywhere."""
+        self._expect(len(rows) > 0 and int(rows.max()) - int(rows.min()) > _SPARSE * len(rows))
         found = np.empty((len(rows), self.shape[1]), self.dtype)
         numbers = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(numbers):
             own = numbers == number
             found[own] = self._parts[number][rows[own] - self._first(number)]
         return found if self._lengths is None else self._divided(found, self._lengths[rows])
+
+    def _expect(self, scattered: bool) -> None:
+        """Tell the system whether it is worth reading on beyond a row of a mapped file.
+
+        By default it does so, 128 KiB and more at a time. Where rows are drawn at random and the files are larger than
+        memory, that is dozens of times what is asked for; where they come in order, without it each page is waited for.
+        """
+        if scattered != self._scattered:
+            for part in self._parts:
+                if (file := getattr(part, "_mmap", None)) is not None:
+                    file.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
+            self._scattered = scattered
 
     def _first(self, number: int) -> int:
         return int(self._ends[number]) - len(self._parts[number])

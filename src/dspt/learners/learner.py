@@ -27,7 +27,7 @@ from dspt.internal.device import find_device, sent
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
-from dspt.internal.shards import Features
+from dspt.internal.shards import Features, Shards
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient
@@ -387,6 +387,7 @@ def open_encoder(
 def _placed(train_x: Features, device: torch.device) -> Features | Tensor:
     """Return the features where steps read them: on a GPU as a whole if they are small enough, else where they are."""
     if device.type == "cpu" or train_x.nbytes > _RESIDENT:
-        return train_x
+        # shards have the system read no more of a map than what is asked for
+        return Shards([train_x]) if isinstance(train_x, np.memmap) and train_x.ndim == 2 else train_x
     # a copy, because a memory-mapped row must not be handed to torch as if it could be written
     return sent(np.array(train_x), device)

@@ -126,6 +126,7 @@ class Evidence:
     ) -> None:
         self.x, self.labels, self.classes, self.known = x, labels, classes, known
         self.n, self.width = x.shape
+        self.at_once = max(1, _ENTRIES // max(classes, self.width))  # samples that are read together
         folds = min(FOLDS, self.n)
         order = Stream(seed, "posterior", "folds").permutation(self.n)
         self.fold = np.empty(self.n, dtype=np.int64)
@@ -150,9 +151,8 @@ class Evidence:
 
     def rows(self) -> Iterator[slice]:
         """Yield slices of the samples, as many as are computed at once."""
-        step = max(1, _ENTRIES // max(self.classes, self.width))
-        for first in range(0, self.n, step):
-            yield slice(first, min(first + step, self.n))
+        for first in range(0, self.n, self.at_once):
+            yield slice(first, min(first + self.at_once, self.n))
 
     def features(self, rows: slice | np.ndarray) -> Tensor:
         """Return some samples' features, centred and brought to a mean variance of 1."""
@@ -161,12 +161,12 @@ class Evidence:
         own = x if x.dtype == np.float32 and not isinstance(rows, slice) else None
         return torch.from_numpy(np.subtract(x, self.mean.numpy(), out=own, dtype=np.float32)).mul_(self.scale)
 
-    def by_fold(self, rows: slice) -> tuple[Tensor, Tensor, list[slice]]:
+    def by_fold(self, rows: slice | np.ndarray) -> tuple[Tensor, Tensor, list[slice]]:
         """Return the features of some samples, those of one fold together; that order, and where each fold lies."""
         fold = self.fold[rows]
         order = np.argsort(fold, kind="stable")
         ends = np.cumsum(np.bincount(fold, minlength=self.folds)).tolist()
-        x = self.features(rows.start + order)
+        x = self.features(rows.start + order if isinstance(rows, slice) else rows[order])
         return x, torch.from_numpy(order), [slice(*both) for both in pairwise([0, *ends])]
 
     def text(self, rows: slice | np.ndarray) -> Tensor | None:
@@ -246,13 +246,13 @@ class Evidence:
     def terms(self, parts: list[_Part]) -> tuple[list[Tensor], Tensor]:
         """Return what discriminants and text say of the samples that weights are chosen by, and the prior (n, C)."""
         rows = self.weighed
-        x, fold = self.features(rows), self.fold[rows]
         terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
-        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(fold)]
-        for k, part in enumerate(parts):
-            own = torch.from_numpy(np.flatnonzero(fold == k))
-            for term, one in zip(terms, part.discriminants, strict=True):
-                term[own] = torch.addmm(one.bias, x[own], one.weights)
+        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(self.fold[rows])]
+        for first in range(0, len(rows), self.at_once):
+            x, order, folds = self.by_fold(rows[first : first + self.at_once])
+            for own, part in zip(folds, parts, strict=True):
+                for term, one in zip(terms, part.discriminants, strict=True):
+                    term[first + order[own]] = torch.addmm(one.bias, x[own], one.weights)
         if (text := self.text(rows)) is not None:
             terms.append(text)
         return terms, prior
