@@ -1,10 +1,10 @@
 """How the posterior's cost grows: `python scripts/posterior_scale.py 10000 100000 1000000`.
 
 For each number of samples: 512 features and 100 classes in a memory map, 30 % of the labels wrong; seconds, those of
-the processor, the private memory that is needed at most (looked at fifty times a second), and the share of the machine's
-own rate of matrix products that is reached, counting the multiplications of the posterior's products alone. The share
-goes by the processor's seconds of both, which neighbours on the machine change little. With `--text` there are zero-shot
-logits, too, in another map.
+the processor, the private memory that is needed at most (looked at fifty times a second), and the share of the
+machine's own rate of matrix products that is reached, counting the multiplications of the posterior's products alone.
+The share goes by the processor's seconds of both, which neighbours on the machine change little. With `--text` there
+are zero-shot logits, too, in another map.
 """
 
 from __future__ import annotations
