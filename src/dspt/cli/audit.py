@@ -76,6 +76,7 @@ def audit_labels(
       dspt audit photos/
       dspt audit photos.csv --out report --budget 500
       dspt audit features.npz --model none --json
+      dspt audit shards/ --model none
     """
     from dataclasses import replace
 

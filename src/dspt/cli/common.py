@@ -61,7 +61,7 @@ Data = Annotated[
         help="A folder of class folders; a .csv, .tsv, .jsonl, .parquet or .xlsx manifest "
         "(path,label[,true_label][,split]); "
         "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
-        "file; hf:NAME for a Hugging Face dataset; or 'embedded'.",
+        "file, or a folder of .safetensors files that are shards of one; hf:NAME for a Hugging Face dataset; or 'embedded'.",
     ),
 ]
 Root = Annotated[
