@@ -160,7 +160,7 @@ Features = np.ndarray | Shards
 
 def take_rows(features: Features, rows: np.ndarray) -> Features:
     """Return some rows; those of shards, and those of a map, are not read yet."""
-    if isinstance(features, np.memmap):
+    if isinstance(features, np.memmap) and features.ndim == 2:
         features = Shards([features])
     return features.take(rows) if isinstance(features, Shards) else features[rows]
 
