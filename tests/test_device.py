@@ -222,7 +222,7 @@ class TestLowPrecision:
 
     def test_the_gradients_of_many_chunks_are_summed_in_float32(self, checkpoint, monkeypatch):
         """In bfloat16, a sum of hundreds of alike parts would lose most of the later ones."""
-        monkeypatch.setattr("dspt.backbone.text._BLOCK_ROWS", 1)  # a block for each name
+        monkeypatch.setattr("dspt.backbone.blocks._BLOCK_ROWS", 1)  # a block for each name
         words = ["cat", "dog", "owl", "fox"]
         names = [f"{a} {b} {c} {d}" for a in words for b in words for c in words for d in words]
         found = {}
