@@ -17,6 +17,9 @@ from torch.autograd.function import once_differentiable
 
 _aten = torch.ops.aten
 
+# Numbers in a weight from which on oneDNN's product pays: a call of it costs some microseconds more than torch's own.
+_WORTH_PACKING = 2**16
+
 # An activation and its gradient, from the gradient behind it and what stood before it.
 # quick_gelu(x) = x * sigmoid(1.702 x) = silu(1.702 x) / 1.702: with the factor moved into the weights around it, the
 # activation is one fused operation instead of three, forwards and backwards.
@@ -60,6 +63,7 @@ def _is_faster_packed(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
+        and weight.numel() >= _WORTH_PACKING
         and torch.backends.mkldnn.is_available()
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
     )
@@ -199,9 +203,9 @@ class _Attention(torch.autograd.Function):
         if of_prefix:
             # a copy, since a view would keep all rows
             q, k, v = prefix.permute(1, 2, 0, 3).contiguous()
-            scores = (q @ k.mT) + rows.new_full((of_prefix, of_prefix), float("-inf")).triu_(1)
-            p = scores.softmax(-1, dtype=torch.float32).to(rows.dtype)
-            attended[:of_prefix] = (p @ v).transpose(0, 1)
+            causal = rows.new_full((of_prefix, of_prefix), float("-inf")).triu_(1)
+            p = torch.baddbmm(causal, q, k.mT).softmax(-1, dtype=torch.float32).to(rows.dtype)
+            attended[:of_prefix] = torch.bmm(p, v).transpose(0, 1)
             kept += [q, k, v, p]
         if of_blocks:
             shared = prefix[:, 1:] if past is None else past.to(rows.dtype).view(-1, 2, heads, depth)
@@ -212,11 +216,11 @@ class _Attention(torch.autograd.Function):
                 for before, part in zip(shared.permute(1, 2, 0, 3), (k, v), strict=True)
             )
             q = q.flatten(0, 1)
-            scores = (q @ k.mT).view(heads, blocks, size, -1)
+            scores = torch.bmm(q, k.mT).view(heads, blocks, size, -1)
             scores[..., len(shared) :] += mask
             p = scores.softmax(-1, dtype=torch.float32).to(rows.dtype).flatten(0, 1)
             by_block = attended[of_prefix:].view(blocks, size, heads, depth)
-            by_block.copy_((p @ v).view(heads, blocks, size, depth).permute(1, 2, 0, 3))
+            by_block.copy_(torch.bmm(p, v).view(heads, blocks, size, depth).permute(1, 2, 0, 3))
             kept += [q, k, v, p]
         ctx.save_for_backward(*kept)
         ctx.sizes = of_prefix, blocks, size, heads, depth
@@ -251,8 +255,8 @@ class _Attention(torch.autograd.Function):
 
 def _attention_back(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values, given that of p v where p = softmax(q k^T)."""
-    d_scores = _aten._softmax_backward_data(d_out @ v.mT, p, -1, p.dtype)
-    return d_scores @ k, d_scores.mT @ q, p.mT @ d_out
+    d_scores = _aten._softmax_backward_data(torch.bmm(d_out, v.mT), p, -1, p.dtype)
+    return torch.bmm(d_scores, k), torch.bmm(d_scores.mT, q), torch.bmm(p.mT, d_out)
 
 
 # `apply` has no type of its own.
