@@ -222,7 +222,7 @@ class TestLowPrecision:
 
     def test_the_gradients_of_many_chunks_are_summed_in_float32(self, checkpoint, monkeypatch):
         """In bfloat16, a sum of hundreds of alike parts would lose most of the later ones."""
-        monkeypatch.setattr("dspt.backbone.text._BLOCK_ROWS", 1)  # a block for each name
+        monkeypatch.setattr("dspt.backbone.blocks._BLOCK_ROWS", 1)  # a block for each name
         words = ["cat", "dog", "owl", "fox"]
         names = [f"{a} {b} {c} {d}" for a in words for b in words for c in words for d in words]
         found = {}
@@ -242,6 +242,12 @@ class TestLowPrecision:
         assert low.dtype == gradient.dtype == torch.float32
         assert low.norm(dim=1).sub(1).abs().max() < 1e-5
 
-    def test_it_is_refused_on_the_cpu(self, checkpoint):
-        with pytest.raises(InputError, match="precision bfloat16: it is for GPUs"):
-            open_text_tower(Config(device="cpu", precision="bfloat16"), checkpoint)
+    @pytest.mark.parametrize("instructions", [{}, {"avx2": True}, {"avx512_bf16": True}, {"amx_bf16": True}])
+    def test_a_cpu_takes_it_if_it_has_instructions_for_it(self, checkpoint, monkeypatch, instructions):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+        config = Config(device="cpu", precision="bfloat16")
+        if any("bf16" in name for name in instructions):
+            assert open_text_tower(config, checkpoint).dtype == torch.bfloat16
+        else:
+            with pytest.raises(InputError, match="precision bfloat16: this CPU has no instructions for it"):
+                open_text_tower(config, checkpoint)

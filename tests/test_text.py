@@ -163,7 +163,7 @@ def test_classes_in_chunks_give_the_same_gradient(checkpoints):
 
 @pytest.mark.parametrize("blocks", [1, 2, 5, 11])
 def test_what_fits_into_memory_is_kept_and_only_the_rest_computed_again(checkpoints, monkeypatch, blocks):
-    monkeypatch.setattr("dspt.backbone.text._BLOCK_ROWS", 8)
+    monkeypatch.setattr("dspt.backbone.blocks._BLOCK_ROWS", 8)
     names = [f"{a} {b}" for a in ("cat", "red panda", "dog") for b in "stuvwxyz"]
 
     def compiled(memory_limit):
@@ -420,5 +420,6 @@ print(limited, peak() - before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     limited, unlimited = map(float, done.stdout.split())
     assert unlimited > 200, "the step must need memory for the comparison to say anything"
-    # beside the activations there are the embeddings of all positions and what the allocator does not give back
-    assert limited < 8 + 40
+    # beside the activations there are the embeddings of all positions, what the allocator does not give back, and
+    # where weights are packed the kernels that oneDNN makes for each number of rows, half a megabyte each
+    assert limited < 8 + 40 + 30

@@ -149,8 +149,8 @@ class Config(Settings):
     )
     precision: str = _setting(
         "float32",
-        "Of the towers' products: float32, or bfloat16 or float16 on a GPU. Context, logits and loss are "
-        "float32 always; the text tower takes bfloat16 for float16.",
+        "Of the towers' products: float32; bfloat16 on a GPU or a CPU that has it, about twice as fast; float16 on a "
+        "GPU. Context, logits and loss are float32 always; the text tower takes bfloat16 for float16.",
         among=("float32", "bfloat16", "float16"),
     )
     compile: bool = _setting(False, "Have torch compile the image tower: slow to start, faster on many images.")
