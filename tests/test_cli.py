@@ -131,6 +131,7 @@ def test_eval_matches_classes_by_name_not_by_number(dspt, text_tower, data, tmp_
     status, _, errors = dspt("eval", tmp_path / "run", "other.npz")
     assert status == 2
     assert "class 'zebra' is not among the 4 classes" in errors
+    assert "with --classes data a prompt is judged in those" in errors
 
 
 def test_a_bad_image_is_named(dspt, clip, photos, tmp_path):

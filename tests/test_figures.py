@@ -8,6 +8,7 @@ from math import e, log
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from numpy.testing import assert_allclose
 from problems import finished_run
 
@@ -521,6 +522,19 @@ class TestHelpers:
             figure.draw_without_rendering()
         heights = {text.get_text(): text.get_window_extent().y0 for text in one.top.texts}
         assert sorted(heights, key=heights.get) == ["d", "c", "b", "a"]
+
+    @pytest.mark.parametrize("means", [(0.17, 0.01), (0.37, 0.08), (1.9, 1.6), (0.7, 1.9)])
+    def test_the_name_of_a_mean_hides_no_mean(self, means):
+        with plots.look():
+            figure = plots.blank(3.25, 2)
+            axis = figure.subplots()
+            counts = dict.fromkeys(("right", "wrong"), np.ones(40))
+            plots.shares(axis, EDGES, counts, dict(zip(("right", "wrong"), means, strict=True)))
+            figure.draw_without_rendering()
+        to_data = axis.transData.inverted()
+        names = [Text.get_window_extent(text).transformed(to_data) for text in axis.texts]  # without its line
+        assert len(names) == 2
+        assert not any(name.x0 < mean < name.x1 for name in names for mean in means)
 
     def test_a_note_is_broken_into_lines_that_fit(self):
         figure = plots.blank(3.25, 2)

@@ -195,5 +195,6 @@ class TestEveryLearner:
         assert clf.history_[0]["loss"] is None
 
     def test_another_name_is_refused(self):
-        with pytest.raises(InputError, match="learner = 'maple': expected prompt, cocoop, prototypes or posterior"):
+        expected = "learner = 'maple': expected prompt, cocoop, prototypes, posterior or auto"
+        with pytest.raises(InputError, match=expected):
             learners.kind_of(Config(learner="maple"))

@@ -543,6 +543,7 @@ class TestSpecialSigns:
                 "scshape",
                 "setlength",
                 "tabcolsep",
+                "belowcaptionskip",
                 "renewcommand",
                 "arraystretch",
             ),

@@ -86,4 +86,4 @@ def test_nothing_to_do_says_so_once(tmp_path, said):
     one = job(tmp_path, "a", "mae", 1)
     finished_run(one.folder, {"data": "a", "noise": "none", "method": "mae", "seed": 1, "accuracy": 80.0})
     list(tally.told([result(one, 5.0)], [one], said))
-    assert said.lines == ["1 of 1 runs are done already"]
+    assert said.lines == ["1 of 1 run is done already"]

@@ -171,7 +171,7 @@ def gradient_distribution(
             shares(axis, *data)
             axis.set_title(caption(title))
             axis.set_xlabel(f"gradient on the logits, {PULL}")
-        axes[0].set_ylabel("share of samples (%)")
+        axes[0].set_ylabel("share of each kind (%)")
         note(figure, about)
         save(figure, path)
 
@@ -195,6 +195,8 @@ def shares(
     means : mapping of str to float
         Under "right" and "wrong", where a vertical line is drawn; none for a key that is missing.
     """
+    from matplotlib.transforms import offset_copy
+
     for kind, color, label, hatch, height in (
         ("right", RIGHT, "correctly labelled", "", 0.62),
         ("wrong", WRONG, "mislabelled", "/////", 0.88),
@@ -210,16 +212,28 @@ def shares(
         if kind in means:
             mean = means[kind]
             axis.axvline(mean, color=color, linestyle="--" if hatch else "-", label=f"mean, {label}")
-            left = mean < (edges[0] + edges[-1]) / 2
+            middle = (edges[0] + edges[-1]) / 2
+            left = mean < middle
+            # beyond both lines if they are on one side, so that no name hides the other's line
+            own_side = [one for one in means.values() if (one < middle) == left]
+            beyond = max(own_side) if left else min(own_side)
             axis.annotate(
                 f"{label},\nmean {mean:.2f}",
                 (mean, height),
-                (11 if left else -11, 0),
+                (beyond, height),
                 xycoords=axis.get_xaxis_transform(),
-                textcoords="offset points",
+                textcoords=offset_copy(axis.get_xaxis_transform(), axis.figure, x=11 if left else -11, units="points"),
                 ha="left" if left else "right",
                 va="center",
                 color=color,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": color,
+                    "linewidth": 0.6,
+                    "shrinkA": 0,
+                    "shrinkB": 0,
+                    "relpos": (0 if left else 1, 0.5),
+                },
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )
     axis.set_xlim(edges[0], edges[-1])

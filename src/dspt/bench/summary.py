@@ -12,16 +12,16 @@ from dspt.bench import epochs, neighbour
 from dspt.bench.encoding import HEIGHT, WIDTH
 from dspt.bench.memory import REFERENCE_CLASSES
 from dspt.internal.progress import clock
+from dspt.internal.rounding import counted
 
 _TOWERS = {"step": "ViT-B/16", "step_vit_l14": "ViT-L/14"}
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """Return the figures in words and small tables."""
-    environment = result["environment"]
     encode, run, startup = result["encode"], result["run"], result["startup"]
     beside = result["neighbour"]
-    shown = [f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32"]
+    shown = [_machine(result)]
     for part, tower in _TOWERS.items():
         if part in result:
             shown += ["", *_steps(result[part], tower)]
@@ -56,6 +56,13 @@ def lines(result: dict[str, Any]) -> list[str]:
         "  dspt train on cached features, start to end of a first epoch of two steps "
         f"{_range(startup, 'train_seconds')} s",
     ]
+
+
+def _machine(result: dict[str, Any]) -> str:
+    """Return what it was measured on."""
+    environment = result["environment"]
+    threads = counted(result["threads"], "thread")
+    return f"{environment['processor']}, {threads}, torch {environment['torch']}, float32"
 
 
 def _range(found: dict[str, float], key: str, form: str = ".2f") -> str:
@@ -130,7 +137,6 @@ _CASES = {
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw how many times as fast a step is, and how near it is to the machine's own matrix products."""
-    environment = result["environment"]
     parts = [part for part in _TOWERS if part in result]
     width = 0.8 / len(parts)
     with plots.look():
@@ -182,6 +188,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
             figure,
             "A step is forward and backward to the context. CoOp's way: transformers' text tower over all 77 positions "
             "of every class. Bars: medians; whiskers: lowest and highest. Higher is better in both. "
-            f"{environment['processor']}, {result['threads']} threads, torch {environment['torch']}, float32.",
+            f"{_machine(result)}.",
         )
         plots.save(figure, path)

@@ -508,6 +508,7 @@ def _say_not_used(not_used: Sequence[NotUsed]) -> list[dict[str, str]]:
     for row in rows:
         folders.setdefault(row["reason"], []).append(row["folder"])
     for reason, found in folders.items():
-        more = f" and {len(found) - NAMED} more (--json names all)" if len(found) > NAMED else ""
-        print(f"not used: {one_line(', '.join(found[:NAMED]))}{more}: {reason}", file=sys.stderr)
+        few = len(found) <= NAMED  # many are those of other experiments, as a rule
+        named = ", ".join(found) if few else f"{len(found)} folders, as {found[0]} (--json names all)"
+        print(f"not used: {one_line(named)}: {reason}", file=sys.stderr)
     return rows

@@ -132,7 +132,7 @@ def benchmark(items: Items, labels: np.ndarray) -> Split:
     return Split(items, labels, labels)
 
 
-def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray:
+def renumbered(dataset: Dataset, names: Sequence[str], whose: str, advice: str = "") -> np.ndarray:
     """Return the labels by which a classifier with these class names is judged.
 
     Classes are matched by name; "ankle_boot" is "ankle boot".
@@ -145,6 +145,8 @@ def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray
         The class names that the labels count.
     whose : str
         What an error calls them: "the classes of runs/photos".
+    advice : str
+        What a setting would do about classes that are not among them.
     """
     numbers = np.array(matched(dataset.class_names, names), np.int64)
     if unknown := [name for name, c in zip(dataset.class_names, numbers, strict=True) if c < 0]:
@@ -153,7 +155,8 @@ def renumbered(dataset: Dataset, names: Sequence[str], whose: str) -> np.ndarray
             which, their, them = (f"classes {listed(unknown)} are", "their", "them")
         raise InputError(
             f"data {dataset.source or dataset.name}: {which} not among {whose}; leave {their} images out, or rename "
-            f"{them}"
+            f"{them}",
+            advice,
         )
     return np.asarray(numbers[dataset.judged.best_labels])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dspt.engine.job import Job, Outcome, Pace
 from dspt.internal.progress import Reporter, clock
-from dspt.internal.rounding import figure
+from dspt.internal.rounding import counted, figure
 
 
 def told(outcomes: Iterable[Outcome], jobs: Sequence[Job], reporter: Reporter) -> Iterator[Outcome]:
@@ -26,7 +26,8 @@ def told(outcomes: Iterable[Outcome], jobs: Sequence[Job], reporter: Reporter) -
     """
     before = {job.folder for job in jobs if job.done}
     if before:
-        reporter.say(f"{len(before):,} of {len(jobs):,} runs are done already")
+        is_done = "is" if len(jobs) == 1 else "are"
+        reporter.say(f"{len(before):,} of {counted(len(jobs), 'run')} {is_done} done already")
     width = max((len(job.title) for job in jobs), default=0)
     to_go = {job.folder: job for job in jobs if job.folder not in before}
     pace, started, spent = Pace(), time.monotonic(), 0.0

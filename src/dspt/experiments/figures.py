@@ -86,7 +86,7 @@ def gradient_distribution(results: Results) -> Any:
             panel.axis.set_title(f"{plots.caption(panel.variant.label)}: {softmaxes[panel.variant.method]}")
         if panel.bottom:
             panel.axis.set_xlabel(f"gradient on the logits, {plots.PULL}")
-    _label_rows(grid, "share of samples (%)", one_scale=True)
+    _label_rows(grid, "share of each kind (%)", one_scale=True)
     return _named(figure, results, [], "One pass over the training samples, nothing learnt.")
 
 

@@ -74,6 +74,8 @@ def _float(table: _Tabular, caption: str, label: str, size: str) -> str:
         # no gaps in the vertical rules
         r"\aboverulesep=0pt\belowrulesep=0pt",
         rf"\setlength{{\tabcolsep}}{{{table.gap}}}",
+        # `article` puts nothing between a caption and what is below it
+        r"\setlength{\belowcaptionskip}{3pt}",
         r"\renewcommand{\arraystretch}{1.05}",
         rf"\caption{{{_in_latex(caption)}}}",
         rf"\label{{{label}}}",

@@ -11,6 +11,7 @@ from dspt.experiments.catalogue import Experiment
 from dspt.internal.errors import InputError
 from dspt.internal.names import wrapped
 from dspt.internal.progress import clock
+from dspt.internal.rounding import counted
 
 
 def cells(experiment: Experiment, forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ def in_words(
         rows.append(["about", *(about(method=method) for method in methods), "", about()])
     noises = ", ".join(map(words.short, experiment.noises))
     seeds = f"{'seeds' if len(experiment.seeds) > 1 else 'seed'} {', '.join(map(str, experiment.seeds))}"
-    said = [f"{experiment.name}: {len(forecasts):,} runs, {total('done'):,} done; {noises}; {seeds}"]
+    said = [f"{experiment.name}: {counted(len(forecasts), 'run')}, {total('done'):,} done; {noises}; {seeds}"]
     below = [f"{name} cannot be done: {wording(fault)}" for name, fault in faults.items()]
     if about():
         below.append(

@@ -65,6 +65,8 @@ def kind_of(config: Settings) -> type[Learner]:
         raise InputError(f"learner = {AUTO_LEARNER!r}: it has to be chosen before anything is learnt")
     fitting = [name for name, kind in LEARNERS.items() if isinstance(config, kind.settings)]
     if config.learner not in fitting:
+        if len(fitting) > 1:  # there is something to choose from
+            fitting.append(AUTO_LEARNER)
         names = " or ".join(filter(None, [", ".join(fitting[:-1]), fitting[-1]]))
         raise InputError(f"learner = {config.learner!r}: expected {names}")
     kind = LEARNERS[config.learner]

@@ -183,7 +183,8 @@ def _judged(
     if not own:
         classifier = classifier.for_classes(dataset.class_names)
     names = classifier.class_names_
-    labels = renumbered(dataset, names, f"the {counted(len(names), 'class', 'classes')} of {run}")
+    whose = f"the {counted(len(names), 'class', 'classes')} of {run}"
+    labels = renumbered(dataset, names, whose, "with `classes` data a prompt is judged in those")
     judged, skipped = dataset.judged, list(dataset.skipped)
     description = Run(run).description()
     learnt_from = description.data and os.path.realpath(description.data) == os.path.realpath(dataset.source)
