@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from problems import QUIET, finished_run
+from problems import QUIET, finished_run, told
 
 from dspt.config import Config
 from dspt.data import open_dataset
@@ -54,13 +54,6 @@ def said():
     reporter.lines = []
     reporter.say = reporter.lines.append
     return reporter
-
-
-def told(folder: Path) -> dict[str, object]:
-    """Return all that a finished run tells but for its place and time: figures, parameters, labels, records."""
-    figures = {key: value for key, value in Run(folder).result().as_dict().items() if key not in ("seconds", "run")}
-    files = ("context.safetensors", "labels.csv", "metrics.jsonl")
-    return figures | {name: (folder / name).read_bytes() for name in files}
 
 
 def swept(runs: Path) -> dict[str, object]:

@@ -107,6 +107,13 @@ Run = Annotated[
     typer.Argument(metavar="RUN", help="A folder made by dspt train or PromptClassifier.save."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")]
+Log = Annotated[
+    str,
+    typer.Option(
+        autocompletion=completion.among(("tensorboard", "mlflow")),
+        help="Write epochs to these, too: tensorboard, mlflow, or both with a comma between.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 ENGINES = ("local", "ray")

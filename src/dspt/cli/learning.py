@@ -22,6 +22,7 @@ from dspt.cli.common import (
     Exclude,
     Jobs,
     Json,
+    Log,
     Model,
     Out,
     Overwrite,
@@ -92,6 +93,7 @@ def train(
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
+    log: Log = "",
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -111,9 +113,10 @@ def train(
     """
     from dspt.data import open_dataset
     from dspt.methods import make
-    from dspt.runs import SKIPPED
+    from dspt.runs import SKIPPED, logs
     from dspt.workflows.train import run
 
+    logs.names(log)
     dataset = open_dataset(
         data,
         root=root,
@@ -125,7 +128,7 @@ def train(
         test=test,
         test_fraction=test_fraction,
     )
-    result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad, log=log)
     if json_output:
         print_json(result.as_dict())
         return
@@ -159,6 +162,7 @@ def scratch(
     columns: Columns = "",
     out: Out = None,
     overwrite: Overwrite = False,
+    log: Log = "",
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -170,10 +174,12 @@ def scratch(
       dspt scratch cifar10 --root datasets/ --stem cifar --shots 500 --epochs 20 --json
     """
     from dspt.data import open_dataset
+    from dspt.runs import logs
     from dspt.workflows.train import run
 
+    logs.names(log)
     dataset = open_dataset(data, root=root, columns=columns, test=test, test_fraction=test_fraction)
-    result = run(dataset, config, noise, out, overwrite, reporter(quiet))
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet), log=log)
     if json_output:
         print_json(result.as_dict())
         return
