@@ -93,11 +93,13 @@ class MLflow:
         from mlflow.entities import Param
 
         ours = f"tags.`{_KEY}` = '{self._tags[_KEY]}'"
-        found = self._client.search_runs([self._experiment], ours, max_results=1, order_by=["start_time DESC"])
+        found = self._client.search_runs([self._experiment], ours)
         if found and (begun or not found[0].data.metrics):
             taken = found[0]
             self._client.update_run(taken.info.run_id, status="RUNNING")
         else:
+            for old in found:  # of a run that was begun anew
+                self._client.set_tag(old.info.run_id, _KEY, "replaced")
             taken = self._client.create_run(self._experiment, run_name=self._run.path.name, tags=self._tags)
         self._id = taken.info.run_id
         self._there = self._points(taken.data.metrics)
