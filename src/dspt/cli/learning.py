@@ -645,6 +645,12 @@ def list_methods(json_output: Json = False) -> None:
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, less exact.")] = False,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Instead: many runs and many images, with two workers; the posterior.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --scale: the posterior of a million samples, too.")
+    ] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")] = None,
     overwrite: Replace = False,
     json_output: Json = False,
@@ -652,15 +658,28 @@ def bench(
 ) -> None:
     """Measure how fast this machine is. Training steps against the reference way, encoding, memory, start-up.
 
-    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores.
+    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores, with
+    --scale half an hour.
 
     \b
     Examples:
       dspt bench --quick
       dspt bench --picture bench.png --json
+      dspt bench --scale --full
     """
     from dspt.bench import run_bench, summary
     from dspt.plots import check_path
+
+    if full and not scale:
+        raise InputError("full: it adds the largest size to another measurement", "give `scale`, too")
+    if scale and picture is not None:
+        raise InputError(f"picture {picture}: there is none of many runs; leave it out")
+    if scale:
+        from dspt.bench import scale as many
+
+        found = many.measure(quick, full, reporter(quiet))
+        print_json(found) if json_output else print(*many.in_words(found), sep="\n")
+        return
 
     if picture is not None:
         check_path(picture, overwrite)
