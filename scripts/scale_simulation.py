@@ -219,7 +219,7 @@ def plan(name: str, model: str, rates: dict[str, float]) -> dict[str, object]:
 
 # The check against a real run. Each task is done by a worker process with one thread.
 
-IMAGES, PART, ROWS, PASSES = 96, 8, 20_000, 6
+IMAGES, PART, ROWS, PASSES = 24, 2, 20_000, 4
 
 
 def _start() -> None:
