@@ -258,7 +258,7 @@ def _nothing(_: int) -> None:
 
 
 def work(workers: int) -> tuple[float, float, list[float], list[float]]:
-    """Return the seconds of encoding and of all passes by so many workers, and of each task, with what giving it costs."""
+    """Return the seconds of encoding and of all passes by so many workers, and of each task and giving it."""
     from loky import ProcessPoolExecutor
 
     from dspt.data import open_dataset

@@ -6,12 +6,13 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from dspt.engine.job import Job, Queue
 from dspt.features import packs
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
+from dspt.internal.progress import Reporter
 from dspt.runs import Run
 from dspt.workflows import train
 from dspt.workflows.encode import encode
@@ -136,6 +138,29 @@ def test_a_run_whose_worker_dies_twice_has_failed_and_the_others_are_done(todo, 
     assert "`jobs`" in outcomes[todo[1]].error.advice
     assert "died twice" in Run(todo[1].folder).failure()
     assert "TerminatedWorkerError" in (todo[1].folder / "failure.txt").read_text()
+
+
+def test_progress_shows_what_is_done_failed_to_go_and_running(todo):
+    shown = []
+
+    class Watched(Reporter):
+        @contextmanager
+        def task(self, title, total, done=0, unit=""):
+            yield lambda done, text: shown.append((done, text))
+
+    (todo[0].folder).mkdir(parents=True)
+    (todo[0].folder / "holiday.jpg").touch()  # so that it fails
+    list(
+        local.do(
+            [*todo, replace(todo[2], folder=todo[2].folder.with_name("last"), title="last")], None, Watched(True), 2
+        )
+    )
+    done, text = shown[-1]
+    assert (done, text) == (4, "3 done, 1 failed")
+    for done, text in shown:
+        counts = {word: int(number) for number, word in re.findall(r"(\d+) (done|failed|to go|running)", text)}
+        assert sum(counts.values()) == 4
+        assert counts["done"] + counts.get("failed", 0) <= done <= 4
 
 
 def test_what_a_worker_finds_wrong_is_the_outcome_of_its_run(todo):

@@ -35,7 +35,7 @@ WORKERS = 2
 # The options of each engine, and what it needs.
 ENGINES = {
     "local": (("--jobs", str(WORKERS)), ("loky",)),
-    "ray": (("--engine", "ray", "--jobs", str(WORKERS)), ("ray", "dspt.engine.cluster")),
+    "ray": (("--engine", "ray", "--jobs", str(WORKERS)), ("ray",)),
 }
 
 # Sweeps whose runs compute with one thread in any case, and with as many as there are.
@@ -65,8 +65,7 @@ def measure(quick: bool, full: bool, reporter: Reporter) -> dict[str, Any]:
         rounds, runs, epochs = (1, 2, 2) if quick else (3, 8, 20)
         found["sweep"] = {model: _sweeps(place, model, rounds, runs, epochs, reporter) for model in SWEEPS}
         found["overhead"] = _overheads(place, 1 if quick else 3, 4 if quick else 24, reporter)
-        if find_spec("dspt.workflows.encode"):
-            found["encode"] = _encoding(place, rounds, reporter)
+        found["encode"] = _encoding(place, rounds, reporter)
     return found
 
 
@@ -80,10 +79,9 @@ def in_words(found: dict[str, Any]) -> list[str]:
         f"{name} {1000 * found['overhead'][name]:.0f} ms" for name in ENGINES if name in found["overhead"]
     )
     shown += ["", f"what a run costs a worker beyond its {found['overhead']['run']:.2f} s of work", f"  {costs}"]
-    if "encode" in found:
-        one = found["encode"]
-        shown += ["", f"encoding {one['images']} photographs with ViT-B/16"]
-        shown += [f"  {one['images'] / one['seconds']:.2f} images/s in one process", *_speedups(one)]
+    one = found["encode"]
+    shown += ["", f"encoding {one['images']} photographs with ViT-B/16"]
+    shown += [f"  {one['images'] / one['seconds']:.2f} images/s in one process", *_speedups(one)]
     shown += ["", f"the posterior of labels, {posterior.WIDTH} features, {posterior.CLASSES} classes"]
     for n, one in found["posterior"].items():
         shown.append(
