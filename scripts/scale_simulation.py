@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dspt.internal.progress import clock
+from dspt.internal.rounding import counted
 
 # Not measured and not looked up: change them to your own.
 ASSUMED = {
@@ -146,12 +147,12 @@ def measured() -> dict[str, float]:
     rows, calls = [0], 2  # it is worked twice
     features = evidence.Evidence.features
 
-    def counted(self: evidence.Evidence, part: slice | np.ndarray) -> torch.Tensor:
+    def noted(self: evidence.Evidence, part: slice | np.ndarray) -> torch.Tensor:
         found = features(self, part)
         rows[0] += len(found)
         return found
 
-    evidence.Evidence.features = counted  # type: ignore[method-assign]
+    evidence.Evidence.features = noted  # type: ignore[method-assign]
     _, seconds = _worked(lambda: label_posterior(x, given))
     evidence.Evidence.features = features  # type: ignore[method-assign]
     passes = rows[0] / calls / n + 1  # and one for mean and scale, which looks at the rows themselves
@@ -219,7 +220,7 @@ def plan(name: str, model: str, rates: dict[str, float]) -> dict[str, object]:
 
 # The check against a real run. Each task is done by a worker process with one thread.
 
-IMAGES, PART, ROWS, PASSES = 24, 2, 20_000, 4
+IMAGES, PART, ROWS, PASSES, _SHARDS = 24, 2, 20_000, 4, 12
 
 
 def _start() -> None:
@@ -274,22 +275,34 @@ def work(workers: int) -> tuple[float, float, list[float], list[float]]:
     started = time.perf_counter()
     encoded = list(pool.map(_encode, parts))
     middle = time.perf_counter()
-    passed = [one for _ in range(PASSES) for one in pool.map(_pass, range(12))]
+    passed = [one for _ in range(PASSES) for one in pool.map(_pass, range(_SHARDS))]
     ended = time.perf_counter()
     pool.shutdown(kill_workers=True)
     return middle - started, ended - middle, [one + giving for one in encoded], [one + giving for one in passed]
 
 
 def check() -> None:
-    """Print what is predicted from the tasks of one worker, and what one and two workers then take."""
-    _, _, encoded, passed = work(1)
+    """Print what is predicted from the tasks of one worker, and what one and two workers then take.
+
+    Beside it what is predicted from the times that the tasks of the very run took: where only this is right, it is the
+    rate that was another, as on a machine with other work, and not the queues.
+    """
+    before = work(1)[2:]
     for workers in (1, 2):
-        first, _ = simulate([Station("encode", workers, float(np.mean(encoded)))], len(encoded), 99, 0, 0)
-        one, _ = simulate([Station("pass", workers, float(np.mean(passed)))], 12, 99, 0, 0)
-        real_first, real_passes, *_ = work(workers)
-        for name, predicted, real in (("encode", first, real_first), ("passes", PASSES * one, real_passes)):
-            print(f"{workers} workers, {name}: predicted {predicted:.2f} s, measured {real:.2f} s, ", end="")
-            print(f"{100 * (real / predicted - 1):+.0f} %", flush=True)
+        *real, encoded, passed = work(workers)
+        for name, seconds, rounds, rates in (
+            ("encode", real[0], 1, (before[0], encoded)),
+            ("passes", real[1], PASSES, (before[1], passed)),
+        ):
+            shards = len(encoded) if name == "encode" else _SHARDS
+            first, own = (
+                rounds * simulate([Station(name, workers, float(np.mean(one)))], shards, 99, 0, 0)[0] for one in rates
+            )
+            print(
+                f"{counted(workers, 'worker')}, {name}: measured {seconds:.1f} s; predicted {first:.1f} s "
+                f"({100 * (first / seconds - 1):+.0f} %), from its own tasks {own:.1f} s ({100 * (own / seconds - 1):+.0f} %)",
+                flush=True,
+            )
 
 
 def main() -> None:
