@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dspt.internal.progress import Reporter
+from dspt.runs import Run
 from dspt.runs.description import RULES
 
 QUIET = Reporter(silent=True)
@@ -67,3 +68,10 @@ def finished_run(
     if environment is not None:
         (folder / "environment.json").write_text(json.dumps(environment))
     return folder
+
+
+def told(folder: Path) -> dict[str, object]:
+    """Return all that a finished run tells but for its place and time: figures, parameters, labels, records."""
+    figures = {key: value for key, value in Run(folder).result().as_dict().items() if key not in ("seconds", "run")}
+    files = ("context.safetensors", "labels.csv", "metrics.jsonl")
+    return figures | {name: (folder / name).read_bytes() for name in files}

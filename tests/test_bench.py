@@ -18,7 +18,7 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.backbone.image import ImageTower
 from dspt.backbone.prompt import initial_context
 from dspt.backbone.text import TextTower
-from dspt.bench import encoding, epochs, memory, neighbour, startup, steps, summary, timing
+from dspt.bench import encoding, epochs, memory, neighbour, posterior, scale, startup, steps, summary, timing
 from dspt.cli import app
 from dspt.internal.errors import InputError
 
@@ -305,6 +305,49 @@ def test_the_figures_are_printed_though_the_picture_fails(tmp_path, monkeypatch)
     result = CliRunner().invoke(app, ["bench", "--json", "--picture", str(tmp_path / "bench.png")])
     assert json.loads(result.stdout) == {"step": 1}
     assert "No space left" in str(result.exception)
+
+
+class TestScale:
+    def test_a_speed_up_is_over_one_process_and_a_run_costs_what_a_worker_spends_besides(self, monkeypatch, tmp_path):
+        """One process takes 2 s to start and 3 s a run; two workers 4 s to start, and 0.5 s more a run of each."""
+        monkeypatch.setattr(scale, "find_spec", lambda name: name == "loky")
+
+        def sweep(place, model, seeds, epochs, options):
+            return 4 + len(seeds) * 3.5 / 2 if options else 2 + len(seeds) * 3
+
+        monkeypatch.setattr(scale, "_sweep", sweep)
+        found = scale._sweeps(tmp_path, "embedded", 2, 8, 1, QUIET)
+        assert found["local"]["speedup"] == pytest.approx((2 + 8 * 3) / (4 + 8 * 3.5 / 2))
+        assert scale._overheads(tmp_path, 1, 10, QUIET) == pytest.approx({"run": 3, "local": 0.5})
+
+    def test_the_command_is_one_that_users_type(self, tmp_path):
+        scale._features(tmp_path / "embedded.npz", 64)
+        assert scale._sweep(tmp_path, "embedded", [1], 1, ()) > 0
+        assert [path.name for path in tmp_path.iterdir()] == ["embedded.npz"]
+
+    def test_the_posterior_is_measured_against_its_products(self):
+        found = posterior.short_posterior(2000)
+        # whatever it does, the features of all samples are multiplied with something for each class
+        assert found["gflop"] > 2 * 2000 * posterior.WIDTH * posterior.CLASSES / 1e9
+        assert found["share"] > 0
+        assert found["noise_rate"] == pytest.approx(0.3, abs=0.05)
+
+    def test_it_is_told_in_lines(self, monkeypatch, dspt):
+        one = timing.spread("seconds", [10.0, 12.0, 11.0])
+        many = one | {"local": timing.spread("speedup", [1.8])}
+        told = {
+            "sweep": {"embedded": many | {"runs": 8}},
+            "overhead": {"run": 0.5, "local": 0.02},
+            "encode": many | {"images": 22},
+            "posterior": {"10000": {"seconds": 5.0, "mib": 60.0, "share": 0.25}},
+        }
+        monkeypatch.setattr(scale, "measure", lambda quick, full, reporter: told)
+        code, out, _ = dspt("bench", "--scale")
+        assert code == 0
+        for part in ("1.80 (1.80 to 1.80) times as fast", "local 20 ms", "2.00 images/s", "500 µs a sample", "25 % of"):
+            assert part in out
+        assert json.loads(dspt("bench", "--scale", "--json")[1]) == told
+        assert dspt("bench", "--full")[0] == dspt("bench", "--scale", "--picture", "a.png")[0] == 2
 
 
 @pytest.mark.slow

@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from problems import QUIET, finished_run
+from problems import QUIET, finished_run, told
 
 from dspt.config import Config
 from dspt.data import open_dataset
-from dspt.engine import attempt, encoding, local, many, processes, status, sweep
+from dspt.engine import attempt, encoding, local, many, processes, status, sweep, tally
 from dspt.engine.job import Job, Queue
 from dspt.features import packs
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
+from dspt.internal.progress import Reporter
 from dspt.runs import Run
 from dspt.workflows import train
 from dspt.workflows.encode import encode
@@ -54,13 +57,6 @@ def said():
     reporter.lines = []
     reporter.say = reporter.lines.append
     return reporter
-
-
-def told(folder: Path) -> dict[str, object]:
-    """Return all that a finished run tells but for its place and time: figures, parameters, labels, records."""
-    figures = {key: value for key, value in Run(folder).result().as_dict().items() if key not in ("seconds", "run")}
-    files = ("context.safetensors", "labels.csv", "metrics.jsonl")
-    return figures | {name: (folder / name).read_bytes() for name in files}
 
 
 def swept(runs: Path) -> dict[str, object]:
@@ -142,6 +138,29 @@ def test_a_run_whose_worker_dies_twice_has_failed_and_the_others_are_done(todo, 
     assert "`jobs`" in outcomes[todo[1]].error.advice
     assert "died twice" in Run(todo[1].folder).failure()
     assert "TerminatedWorkerError" in (todo[1].folder / "failure.txt").read_text()
+
+
+def test_progress_shows_what_is_done_failed_to_go_and_running(todo):
+    shown = []
+
+    class Watched(Reporter):
+        @contextmanager
+        def task(self, title, total, done=0, unit=""):
+            yield lambda done, text: shown.append((done, text))
+
+    (todo[0].folder).mkdir(parents=True)
+    (todo[0].folder / "holiday.jpg").touch()  # so that it fails
+    list(
+        local.do(
+            [*todo, replace(todo[2], folder=todo[2].folder.with_name("last"), title="last")], None, Watched(True), 2
+        )
+    )
+    done, text = shown[-1]
+    assert (done, text) == (4, "3 done, 1 failed")
+    for done, text in shown:
+        counts = {word: int(number) for number, word in re.findall(r"(\d+) (done|failed|to go|running)", text)}
+        assert sum(counts.values()) == 4
+        assert counts["done"] + counts.get("failed", 0) <= done <= 4
 
 
 def test_what_a_worker_finds_wrong_is_the_outcome_of_its_run(todo):
@@ -286,6 +305,21 @@ def test_whatever_stops_a_sweep_nothing_runs_on_and_the_same_command_ends_with_t
 class TestTwoSweeps:
     """On one folder, a run that another process is doing is neither done twice nor lost."""
 
+    def test_both_end_with_all_runs_each_done_once(self, data, text_tower, tmp_path):
+        words = ["reproduce", "unsupervised", "--data", data, "--model", text_tower, "--epochs", "3", "--seeds", "1,2"]
+        command = [sys.executable, "-m", "dspt", *words, "--runs", str(tmp_path / "runs"), "--json"]
+        # a line in a file for each run that is begun
+        script = tmp_path / "sitecustomize.py"
+        script.write_text(COUNTED.format(str(tmp_path / "begun")))
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        found = [json.loads(one.communicate()[0]) for one in both]
+        assert [one.returncode for one in both] == [0, 0]
+        accuracies = [{run["folder"]: run["accuracy"] for run in one["runs"]} for one in found]
+        assert accuracies[0] == accuracies[1]
+        begun = (tmp_path / "begun").read_text().split()
+        assert sorted(begun) == sorted(accuracies[0])
+
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
         monkeypatch.setattr(Queue, "REST", 0.01)
@@ -310,6 +344,92 @@ class TestTwoSweeps:
             (last,) = ended
         assert others == {"mae", "dspt"}
         assert (last.job.title, last.error) == ("coop", None)
+
+
+# Of a process in which each run whose labels are written is put down.
+COUNTED = """
+import dspt.runs.folder as folder
+save = folder.Run.save_labels
+def noted(self, *given):
+    with open({!r}, "a") as file:
+        file.write(str(self.path) + chr(10))
+    save(self, *given)
+folder.Run.save_labels = noted
+"""
+
+
+class Doing(str):
+    """The title of a job, with something that happens in the worker which takes the job, before it begins."""
+
+    code = "None"
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return eval, (f"({self.code}, {str(self)!r})[1]",)
+
+
+def with_doing(job: Job, code: str) -> Job:
+    title = Doing(job.title)
+    title.code = code
+    return replace(job, title=title)
+
+
+class TestOneWorker:
+    """Something is wrong where one of two workers is: afterwards the same command ends with the same bits."""
+
+    @pytest.fixture
+    def whole(self, todo, tmp_path) -> dict[str, object]:
+        """Return what the undisturbed runs tell."""
+        apart = [replace(job, folder=tmp_path / "whole" / job.title) for job in todo]
+        assert all(outcome.error is None for outcome in local.do(apart, None, QUIET))
+        return {job.title: told(job.folder) for job in apart}
+
+    def test_its_disk_is_full(self, todo, whole):
+        """Nothing can be put into a file there, by a limit of the operating system's own."""
+        full = "__import__('resource').setrlimit(__import__('resource').RLIMIT_FSIZE, (0, -1))"
+        hurt = [todo[0], with_doing(todo[1], full), todo[2]]
+        outcomes = {str(o.job.title): o for o in local.do(hurt, None, QUIET, workers=2)}
+        assert outcomes.keys() == whole.keys()
+        assert "File too large" in str(outcomes["mae"].error)
+        for job in todo:  # those that were given to the same worker afterwards have failed, too
+            error = outcomes[job.title].error
+            assert error is None or "File too large" in str(error)
+            assert Run(job.folder).is_done == (error is None)
+        assert [outcome.error for outcome in local.do(todo, None, QUIET)] == [None] * 3
+        assert {job.title: told(job.folder) for job in todo} == whole
+
+    def test_its_clock_jumps(self, todo, whole, said, monkeypatch):
+        """And so does that of the first process, by years at every look."""
+        chance = random.Random(1)
+
+        def jumping() -> float:
+            return 1.8e9 + chance.uniform(-1e9, 1e9)
+
+        monkeypatch.setattr(time, "time", jumping)
+        years = "setattr(__import__('time'), 'time', lambda: {})"
+        hurt = [with_doing(todo[0], years.format(4e9)), with_doing(todo[1], years.format(1)), todo[2]]
+        outcomes = list(tally.told(local.do(hurt, None, said, workers=2), hurt, said))
+        assert [outcome.error for outcome in outcomes] == [None] * 3
+        assert {job.title: told(job.folder) for job in todo} == whole
+        assert all(0 < outcome.result.seconds < 3600 for outcome in outcomes)
+        assert not any("-" in line for line in said.lines)  # no time left is below zero
+
+    def test_features_were_damaged_on_their_way_to_it(self, photos, clip, tmp_path, monkeypatch):
+        monkeypatch.setenv("DSPT_CACHE", str(tmp_path / "cache"))
+        job = Job(str(photos), "none", Config(model=clip, epochs=2), tmp_path / "whole", "whole")
+        (whole,) = local.do([job], None, QUIET)
+        stored = {path: np.load(path) for path in (tmp_path / "cache").rglob("features.npy")}
+        # once the first process has found every feature in its place
+        damage = "[p.write_bytes(p.read_bytes()[:-1] + b'!') for p in __import__('pathlib').Path({!r}).rglob('{}')]"
+        hurt = with_doing(
+            replace(job, folder=tmp_path / "hurt"), damage.format(str(tmp_path / "cache"), "features.npy")
+        )
+        (outcome,) = local.do([hurt], None, QUIET, workers=2)
+        assert outcome.error is None
+        assert (outcome.result.accuracy, outcome.result.loss) == pytest.approx(
+            (whole.result.accuracy, whole.result.loss)
+        )
+        for path, features in stored.items():  # made again, perhaps with another number of threads
+            np.testing.assert_allclose(np.load(path), features, atol=1e-5)
 
 
 class TestFailure:

@@ -452,16 +452,22 @@ class TestDamage:
         expected = embed(paths, ImageTower(checkpoint))
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
-    def test_what_the_dead_left_is_removed_after_a_day(self, paths, checkpoint, tmp_path):
+    def test_what_another_machine_left_is_removed_after_a_day_whatever_the_clock_says(
+        self, paths, checkpoint, tmp_path, monkeypatch
+    ):
         encode(paths, checkpoint, cache=tmp_path / "cache")
         folder = packs(tmp_path / "cache")[0].parent
-        for name, age in (("old", 25 * 3600), ("young", 3600)):
-            (folder / f".{name}").mkdir()
-            (folder / f".{name}" / "features.npy").touch()
-            os.utime(folder / f".{name}", (time.time() - age,) * 2)
-        encode(paths, checkpoint, cache=tmp_path / "cache")
-        assert not (folder / ".old").exists()
-        assert (folder / ".young").exists()
+        living = temporary_name(folder / "pack")  # of this process, which is slow
+        old, young = (living.with_name(f".{name}.00000000-7-00000000.tmp") for name in ("old", "young"))
+        for path, age in ((old, 25), (young, 1), (living, 99)):
+            path.mkdir()
+            (path / "features.npy").touch()
+            os.utime(path, (time.time() - 3600 * age,) * 2)
+        clock = time.time
+        for jump in (-2, 2):
+            monkeypatch.setattr(time, "time", lambda jump=jump: clock() + 86400 * jump)
+            encode(paths, checkpoint, cache=tmp_path / "cache")
+            assert [path.exists() for path in (old, young, living)] == [False, True, True]
 
 
 class TestBadImages:

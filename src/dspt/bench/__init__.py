@@ -5,6 +5,8 @@ encoding.py   images from files against the image tower alone
 memory.py     the memory that training takes
 epochs.py     epochs on cached features, for more and more of them
 neighbour.py  the same beside a busy program
+scale.py      many runs and many images: engines with two workers against one process
+posterior.py  the posterior of more and more labels
 startup.py    how long the command line takes to start
 timing.py     seconds, medians, ranges
 summary.py    all of it as lines and as a picture

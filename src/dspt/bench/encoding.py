@@ -101,10 +101,20 @@ def vit_b16() -> ImageTower:
     return ImageTower.of(CLIPVisionModelWithProjection(config), Preprocessing(224, 224))
 
 
-def photographs(folder: Path, count: int) -> list[str]:
-    """Return JPEG files with the detail of photographs: large shapes, fine grain."""
+def photographs(folder: Path, count: int, first: int = 0) -> list[str]:
+    """Return JPEG files with the detail of photographs: large shapes, fine grain. No two numbers are alike.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are written.
+    count : int
+        How many.
+    first : int
+        The number of the first of them.
+    """
     files = []
-    for i in range(count):
+    for i in range(first, first + count):
         shapes = (Stream(i, "bench", "shapes").uniform(36 * 48 * 3) * 256).astype(np.uint8)
         large = Image.fromarray(shapes.reshape(36, 48, 3)).resize((WIDTH, HEIGHT), 3)
         grain = 6 * Stream(i, "bench", "grain").normal(HEIGHT, WIDTH, 3)

@@ -61,7 +61,8 @@ Data = Annotated[
         help="A folder of class folders; a .csv, .tsv, .jsonl, .parquet or .xlsx manifest "
         "(path,label[,true_label][,split]); "
         "the name of a dataset with --root (see 'dspt data list'); an .npz or .safetensors feature "
-        "file, or a folder of .safetensors files that are shards of one; hf:NAME for a Hugging Face dataset; or 'embedded'.",
+        "file, or a folder of .safetensors files that are shards of one; hf:NAME for a Hugging Face dataset; "
+        "or 'embedded'.",
     ),
 ]
 Root = Annotated[
@@ -107,6 +108,13 @@ Run = Annotated[
     typer.Argument(metavar="RUN", help="A folder made by dspt train or PromptClassifier.save."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress stays on stderr.")]
+Log = Annotated[
+    str,
+    typer.Option(
+        autocompletion=completion.among(("tensorboard", "mlflow")),
+        help="Write epochs to these, too: tensorboard, mlflow, or both with a comma between.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 ENGINES = ("local", "ray")

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from dspt.cli.common import (
     Engine,
     Jobs,
     Json,
+    Log,
     Quiet,
     Replace,
     Root,
@@ -121,6 +123,7 @@ def reproduce(
     workers: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
+    log: Log = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and how long it would take.")
     ] = False,
@@ -141,11 +144,13 @@ def reproduce(
     from dspt.engine import sweep, tally
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
-    from dspt.runs import FAILURE
+    from dspt.runs import FAILURE, logs
 
+    logs.names(log)
     check_engine(engine, workers, address)
     experiment = _experiment(name, data, seeds, only)
-    todo = jobs(_with_settings(experiment, model, epochs, setting or []), runs)
+    asked = _with_settings(experiment, model, epochs, setting or [])
+    todo = [replace(job, log=log) for job in jobs(asked, runs)]
     if dry_run:
         _forecast(experiment, todo, root, quiet, json_output)
         return

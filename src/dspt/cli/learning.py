@@ -22,6 +22,7 @@ from dspt.cli.common import (
     Exclude,
     Jobs,
     Json,
+    Log,
     Model,
     Out,
     Overwrite,
@@ -92,6 +93,7 @@ def train(
     skip_bad: SkipBad = False,
     out: Out = None,
     overwrite: Overwrite = False,
+    log: Log = "",
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -111,9 +113,10 @@ def train(
     """
     from dspt.data import open_dataset
     from dspt.methods import make
-    from dspt.runs import SKIPPED
+    from dspt.runs import SKIPPED, logs
     from dspt.workflows.train import run
 
+    logs.names(log)
     dataset = open_dataset(
         data,
         root=root,
@@ -125,7 +128,7 @@ def train(
         test=test,
         test_fraction=test_fraction,
     )
-    result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad)
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet), skip_bad=skip_bad, log=log)
     if json_output:
         print_json(result.as_dict())
         return
@@ -159,6 +162,7 @@ def scratch(
     columns: Columns = "",
     out: Out = None,
     overwrite: Overwrite = False,
+    log: Log = "",
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -170,10 +174,12 @@ def scratch(
       dspt scratch cifar10 --root datasets/ --stem cifar --shots 500 --epochs 20 --json
     """
     from dspt.data import open_dataset
+    from dspt.runs import logs
     from dspt.workflows.train import run
 
+    logs.names(log)
     dataset = open_dataset(data, root=root, columns=columns, test=test, test_fraction=test_fraction)
-    result = run(dataset, config, noise, out, overwrite, reporter(quiet))
+    result = run(dataset, config, noise, out, overwrite, reporter(quiet), log=log)
     if json_output:
         print_json(result.as_dict())
         return
@@ -639,6 +645,12 @@ def list_methods(json_output: Json = False) -> None:
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, less exact.")] = False,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Instead: many runs and many images, with two workers; the posterior.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --scale: the posterior of a million samples, too.")
+    ] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the training steps: a .png or .pdf file.")] = None,
     overwrite: Replace = False,
     json_output: Json = False,
@@ -646,15 +658,28 @@ def bench(
 ) -> None:
     """Measure how fast this machine is. Training steps against the reference way, encoding, memory, start-up.
 
-    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores.
+    Ratios come from measurements side by side, in turn. The whole of it takes about 45 minutes on two cores, with
+    --scale half an hour.
 
     \b
     Examples:
       dspt bench --quick
       dspt bench --picture bench.png --json
+      dspt bench --scale --full
     """
     from dspt.bench import run_bench, summary
     from dspt.plots import check_path
+
+    if full and not scale:
+        raise InputError("full: it adds the largest size to another measurement", "give `scale`, too")
+    if scale and picture is not None:
+        raise InputError(f"picture {picture}: there is none of many runs; leave it out")
+    if scale:
+        from dspt.bench import scale as many
+
+        found = many.measure(quick, full, reporter(quiet))
+        print_json(found) if json_output else print(*many.in_words(found), sep="\n")
+        return
 
     if picture is not None:
         check_path(picture, overwrite)

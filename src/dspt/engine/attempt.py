@@ -11,7 +11,7 @@ from dspt.engine.job import Job, Outcome, Sources
 from dspt.internal.errors import BusyError, InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import encode
-from dspt.runs import Run
+from dspt.runs import Run, logs
 from dspt.workflows import train
 
 
@@ -30,10 +30,14 @@ def attempt(job: Job, sources: Sources, reporter: Reporter) -> Outcome | None:
         Shows how far the run is.
     """
     try:
-        result = Run(job.folder).result()  # a finished run needs its data no more
+        run = Run(job.folder)
+        result = run.result()  # a finished run needs its data no more
         if result is None:
             dataset = sources.open(job.source)
-            result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter)
+            result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter, log=job.log)
+        elif job.log:
+            with run.locked():
+                logs.complete(job.log, run, result, reporter)
         return Outcome(job, result)
     except BusyError:
         return None

@@ -283,7 +283,7 @@ def _marked(folder: Path) -> Path:
 
 def _environment(own: int) -> dict[str, str]:
     """Return what a worker has to find in its environment before it begins, as threads and folders are here."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(("DSPT_", "HF_"))}
+    found = {name: value for name, value in os.environ.items() if name.startswith(("DSPT_", "HF_", "MLFLOW_"))}
     return {**found, "DSPT_CACHE": str(default_cache().absolute()), **threads.environment(own)}
 
 

@@ -32,6 +32,8 @@ class Job:
         The run folder.
     title : str
         What a person calls the run: "Caltech101 sym:0.4 DSPT seed 1".
+    log : str
+        Where its epochs are written besides, as `dspt.runs.logs.names` takes it.
     """
 
     source: str
@@ -39,6 +41,7 @@ class Job:
     config: Settings
     folder: Path
     title: str
+    log: str = ""
 
     @property
     def done(self) -> bool:

@@ -44,7 +44,7 @@ def do(
     to_do = [job for job in to_do if job not in unread]
     if not to_do:
         return
-    queue = Queue(to_do, reporter)
+    queue, lost = Queue(to_do, reporter), len(unread)
     team = team_for(to_do, sources)
     try:
         window = Window(team, partial(_work, root=root), lambda job: job.title, reporter)
@@ -54,6 +54,7 @@ def do(
                     window.give(following)
                 for job, answer in window.ended(queue.REST):
                     if isinstance(answer, Exception):
+                        lost += 1
                         yield failed(job, answer)
                         continue
                     outcome, warnings = answer
@@ -62,19 +63,23 @@ def do(
                     if outcome is None:
                         queue.put_back(job)
                     else:
+                        lost += outcome.error is not None
                         yield outcome
                 looks = [look(job) for job in window.busy]
-                update(len(jobs) - len(queue) - sum(1 - one.share for one in looks), _shown(looks))
+                ended = len(jobs) - len(queue) - len(looks)
+                update(ended + sum(one.share for one in looks), _shown(looks, ended - lost, lost, len(queue)))
     finally:
         with uninterrupted():
             team.end()
 
 
-def _shown(looks: Sequence[Look]) -> str:
-    """Return the runs under way in words: "2 running: pets sym:0.4 DSPT seed 1 81.2 %, ..."."""
+def _shown(looks: Sequence[Look], done: int, lost: int, to_go: int) -> str:
+    """Return how far all are: "3 done, 1 failed, 4 to go, 2 running: pets sym:0.4 DSPT seed 1 81.2 %, ..."."""
     accuracies = ["" if one.accuracy is None else f" {figure(one.accuracy, 1)} %" for one in looks]
-    runs = [f"{one.job.title}{accuracy}" for one, accuracy in zip(looks, accuracies, strict=True)]
-    return f"{len(runs)} running: {', '.join(runs)}" if runs else ""
+    runs = ", ".join(f"{one.job.title}{accuracy}" for one, accuracy in zip(looks, accuracies, strict=True))
+    words = [f"{done:,} done", f"{lost:,} failed" if lost else "", f"{to_go:,} to go" if to_go else ""]
+    words += [f"{len(looks)} running: {runs}" if runs else ""]
+    return ", ".join(filter(None, words))
 
 
 # Below, what happens in a worker.

@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,11 +47,7 @@ class Store:
         self._tell = tell
         with _told(root):
             self._folder.mkdir(parents=True, exist_ok=True)
-            remove_left(self._folder)
-            for folder in self._folder.glob(".*"):
-                with suppress(FileNotFoundError):  # it was somebody's, who has just ended
-                    if time.time() - folder.stat().st_mtime > STALE:
-                        shutil.rmtree(folder, ignore_errors=True)
+            remove_left(self._folder, stale=STALE)
 
     def open(self, digests: np.ndarray) -> np.ndarray | None:
         """Return the features of exactly these images in this order, if there is such a pack."""

@@ -124,16 +124,36 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name[:40]}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
 
 
-def remove_left(folder: Path, everything: bool = False) -> None:
+def remove_left(folder: Path, everything: bool = False, stale: float | None = None) -> None:
     """Remove what killed processes have left under temporary names in a folder.
 
-    With `everything`, what living processes have there too: for who holds the folder for itself.
+    Parameters
+    ----------
+    folder : Path
+        Where they are; it need not be there.
+    everything : bool
+        Remove what living processes have there, too: for who holds the folder for itself.
+    stale : float, optional
+        The age in seconds at which something of another machine is nobody's any more; None is never.
     """
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
-            found = _TEMPORARY.fullmatch(entry.name)
-            if found and (everything or (found[1] == _MACHINE and not _is_alive(int(found[2])))):
-                remove(Path(entry.path))
+            if not (found := _TEMPORARY.fullmatch(entry.name)):
+                continue
+            path, ours = Path(entry.path), found[1] == _MACHINE
+            dead = ours and not _is_alive(int(found[2]))
+            if everything or dead or (not ours and stale is not None and _age(path) > stale):
+                remove(path)
+
+
+def _age(path: Path) -> float:
+    """Return how many seconds ago something was changed, by the clock of its file system: one's own may have jumped."""
+    now = temporary_name(path.with_name("now"))
+    try:
+        now.touch()
+        return now.stat().st_mtime - path.stat().st_mtime
+    finally:
+        remove(now)
 
 
 def remove(path: Path) -> None:

@@ -28,6 +28,7 @@ class Reporter:
         self._wording = wording
         self._warns = warns or not silent
         self._terminal = not silent and sys.stderr.isatty()
+        self._warned: set[str] = set()  # by this one and all that it is split into
         self._piece = ""  # of what all is a part that is shown
 
     def say(self, line: str) -> None:
@@ -36,8 +37,9 @@ class Reporter:
             self._print(line)
 
     def warn(self, line: str) -> None:
-        """Print one line that changes what a figure means: a command says it even where it shows no progress."""
-        if self._warns:
+        """Print one line that changes what a figure means, once: a command says it even where it shows no progress."""
+        if self._warns and line not in self._warned:
+            self._warned.add(line)
             self._print(line)
 
     def within(self, piece: str) -> Reporter:

@@ -9,6 +9,7 @@
     context.safetensors   what was learnt: the parameters, and the class prototypes they give
     result.json           the figures of the finished run
     failure.txt           why the last try failed, if it did: the reason in a line, and the traceback
+    events.out.tfevents.* the records for TensorBoard, if they were asked for
 
 Every file is whole or absent at any moment, so a killed run goes on where its last epoch ended. State, context and
 result are sealed: they carry a digest of what they hold and of the config.json they belong to, and are refused when

@@ -54,6 +54,8 @@ LABELS, SKIPPED, METRICS = "labels.csv", "skipped.csv", "metrics.jsonl"
 STATE, LEARNT = "state.safetensors", "context.safetensors"
 FAILURE = "failure.txt"
 FILES = (CONFIG, RESULT, ENVIRONMENT, LABELS, SKIPPED, METRICS, STATE, LEARNT, FAILURE)
+# How TensorBoard's files begin, if the run is logged there (runs/logs).
+EVENTS = "events.out.tfevents."
 # What config.json is renamed to when a run is cleared, which ends the run; whatever is beside it is nobody's any more.
 _CLEARED = ".cleared.json"
 # The config.json of a classifier that is being saved over another; it counts once what was learnt is sealed to it.
@@ -103,7 +105,7 @@ class Run:
             return
         found = {p.name for p in self.path.iterdir()}
         names = sorted(name for name in found if not name.startswith("."))
-        strange = [name for name in names if name not in FILES]
+        strange = [name for name in names if name not in FILES and not name.startswith(EVENTS)]
         if not strange and CONFIG in names:
             described = _read_json(self.path / CONFIG, f"run folder {self.path}")
             if not (isinstance(described, dict) and {"format", "settings", "class_names"} <= described.keys()):
@@ -133,8 +135,8 @@ class Run:
         if not cleared.exists():
             return
         if not (self.path / CONFIG).exists():
-            for name in FILES:
-                (self.path / name).unlink(missing_ok=True)
+            for path in (*(self.path / name for name in FILES), *self.path.glob(f"{EVENTS}*")):
+                path.unlink(missing_ok=True)
         cleared.unlink()
 
     @property
@@ -287,8 +289,10 @@ class Run:
             )
         try:
             records = [parse_json(line) for line in lines[:epochs]]
-            if all(map(_is_record, records)) and [r["epoch"] for r in records] == list(range(1, len(records) + 1)):
-                return records
+            if all(map(_is_record, records)):
+                numbers = [record["epoch"] for record in records]
+                if numbers in ([0], list(range(1, len(records) + 1))):  # 0 is what was solved at once
+                    return records
         except InputError:
             pass
         raise self._damaged(METRICS)

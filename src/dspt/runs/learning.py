@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,12 @@ class Learnt:
     seconds: float
 
 
-def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) -> Learnt:
+def learn(
+    task: Task,
+    run: Run | None = None,
+    reporter: Reporter | None = None,
+    on_epoch: Callable[[list[Record]], None] = lambda records: None,
+) -> Learnt:
     """Return what a task gives, after the epochs that the folder of its run does not have yet.
 
     Parameters
@@ -42,6 +48,8 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
         The folder, in which each epoch is saved as soon as it is done.
     reporter : Reporter, optional
         Shows how far the work is.
+    on_epoch : callable
+        Hears all records so far: before the first epoch, and after each once it is saved.
     """
     import torch
 
@@ -61,7 +69,9 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
         if run:
             run.drop_records(0)
             run.add_record(record)
-        return Learnt(solved.parameters, None, [record], solved.found, zero_shot, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        on_epoch([record])
+        return Learnt(solved.parameters, None, [record], solved.found, zero_shot, seconds)
 
     state, before = (run and run.load_state()) or (State(0, task.start), 0.0)
     records = run.records(state.epochs_done) if run else []
@@ -69,6 +79,14 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
         run.drop_records(state.epochs_done)
     if records:
         reporter.say(f"going on after epoch {state.epochs_done} of {epochs}")
+
+    def tell() -> None:
+        nonlocal started
+        asked = time.monotonic()
+        on_epoch(records)
+        started += time.monotonic() - asked  # whoever listens may be slow, and is no part of the work
+
+    tell()
     title = f"{task.config.name} seed {task.config.seed}"
     with reporter.task(title, epochs, state.epochs_done) as update:
         text = ""
@@ -83,6 +101,7 @@ def learn(task: Task, run: Run | None = None, reporter: Reporter | None = None) 
                 if run:
                     run.add_record(record)
                     run.save_state(state, before + time.monotonic() - started)
+            tell()
             text = epoch_text(record, epochs)
             update(len(records), text)
     if run:

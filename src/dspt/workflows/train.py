@@ -13,7 +13,7 @@ from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import Task, pose
-from dspt.runs import RULES, Description, Learnt, Result, Run, default_folder, learn
+from dspt.runs import RULES, Description, Learnt, Result, Run, default_folder, learn, logs
 from dspt.train import estimated_noise, final_accuracies
 
 
@@ -26,6 +26,7 @@ def run(
     reporter: Reporter | None = None,
     cache: Path | None = None,
     skip_bad: bool = False,
+    log: str = "",
 ) -> Result:
     """Return the figures of a training run, from its folder if it is done, else by doing what is left of it.
 
@@ -45,7 +46,10 @@ def run(
         The folder of the feature store.
     skip_bad
         Leave images out that cannot be read, and list them in the run folder.
+    log
+        Where epochs are written besides: "tensorboard", "mlflow", or both with a comma between.
     """
+    logs.names(log)  # what is not installed is said before anything is done
     reporter = reporter or Reporter(silent=True)
     spec = noise.parse(noise_spec)
     # A held-out test set does not depend on the run's seed: all runs on a folder share one.
@@ -69,13 +73,16 @@ def run(
         result = folder.result()
         if result is not None:
             reporter.say(f"{folder.path}: this run is done; set `overwrite` to do it again")
+            logs.complete(log, folder, result, reporter)
             return replace(result, model=result.model or task.config.model)  # earlier versions did not write it
         folder.save_labels(dataset, task.given)
         folder.save_skipped(task.skipped)
-        learnt = learn(task, folder, reporter)
-        folder.save_learnt(learnt.parameters, learnt.prototypes)
-        result = replace(_result(task, learnt, dataset, spec, folder), learner=config.learner, why=why)
-        folder.finish(result)
+        with logs.opened(log, folder, reporter) as written:
+            learnt = learn(task, folder, reporter, written.epochs)
+            folder.save_learnt(learnt.parameters, learnt.prototypes)
+            result = replace(_result(task, learnt, dataset, spec, folder), learner=config.learner, why=why)
+            written.result(result)  # before the run is done: whoever is killed in between writes it again
+            folder.finish(result)
     return result
 
 
