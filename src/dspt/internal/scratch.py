@@ -24,6 +24,7 @@ def scratch(*shape: int) -> np.ndarray:
         return np.empty(shape, np.float32)
     where = f"the folder of temporary files, {tempfile.gettempdir()}"
     with told(where, "set TMPDIR to a folder on a larger disk"), tempfile.TemporaryFile() as file:
-        # Room that is not there must be an error now, and not a crash when a page is written.
-        os.posix_fallocate(file.fileno(), 0, size)
+        if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+            # Room that is not there must be an error now, and not a crash when a page is written.
+            os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, np.float32, "r+", shape=shape)
