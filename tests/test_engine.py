@@ -21,11 +21,12 @@ import pytest
 import torch
 from problems import QUIET, finished_run, told
 
+from dspt.backbone.image import ImageTower
 from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.engine import attempt, encoding, local, many, processes, status, sweep, tally
 from dspt.engine.job import Job, Queue
-from dspt.features import packs
+from dspt.features import packs, shards
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.progress import Reporter
@@ -237,6 +238,21 @@ class TestEncoding:
         assert len(kept) == 2
         assert encoded("two", self.backwards)["encoded"] == 18 - sum(kept)
         assert encoded("one")["encoded"] == 18
+        assert self.stored(tmp_path / "two") == self.stored(tmp_path / "one")
+
+    def test_with_the_same_bits_where_many_have_a_part_of_a_shard(self, encoded, tmp_path, monkeypatch):
+        parts = []
+
+        def noting(work, given):
+            for part, answer in self.backwards(work, given):
+                parts.append(len(part.positions))
+                yield part, answer
+
+        monkeypatch.setattr(packs, "SHARD", 8)
+        monkeypatch.setattr(shards, "most_at_once", lambda device: 2)
+        monkeypatch.setattr(ImageTower, "batch_size", lambda self: 2)
+        assert encoded("two", noting)["encoded"] == encoded("one")["encoded"] == 18
+        assert parts.count(2) >= 8  # of two shards or more
         assert self.stored(tmp_path / "two") == self.stored(tmp_path / "one")
 
     def test_with_the_same_sentence_about_images_that_cannot_be_read(self, photos, encoded):

@@ -242,15 +242,19 @@ class ImageTower:
         """Return how many views to encode at once: a power of two whose activations fit.
 
         An eighth of the device's memory is theirs, all of it and not what happens to be free, so
-        that a machine always gives the same bits. Beyond 32 a CPU gains nothing, a GPU beyond 256.
+        that a machine always gives the same bits.
         """
         config = self._model.config
         # What a block keeps at once: its input, normed, q, k, v, attended and the wide layer twice.
         width = 6 * config.hidden_size + 2 * config.intermediate_size
         each = self._positions * width * self._model.dtype.itemsize
         fits = (memory or _memory(self.device)) // 8 // each
-        most = 32 if str(self.device).startswith("cpu") else 256
-        return int(max(1, min(most, 2 ** int(math.log2(max(1, fits))))))
+        return int(max(1, min(most_at_once(self.device), 2 ** int(math.log2(max(1, fits))))))
+
+
+def most_at_once(device: object) -> int:
+    """Return the most views that are encoded at once: a power of two, beyond which a device gains nothing."""
+    return 32 if str(device).startswith("cpu") else 256
 
 
 def _memory(device: str) -> int:

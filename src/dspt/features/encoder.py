@@ -428,12 +428,12 @@ def _fill_by_many(wanted: _Wanted, recipe: Recipe, spread: Spread) -> None:
         new = _first_of_each(np.flatnonzero(known), digests, wanted.store.index(), set())
         done = len(items) - len(new)
         wanted.report(done)
-        for shard, faults in shards.encode(items, new, recipe, _images_a_shard(recipe.look), spread):
-            bad |= faults
-            if shard is not None:
-                wanted.keep(shard)
-                done += len(shard.positions)
-                wanted.report(done)
+        for part in shards.encode(items, new, recipe, _images_a_shard(recipe.look), spread):
+            bad |= part.bad
+            if part.shard is not None:
+                wanted.keep(part.shard)
+            done += part.images
+            wanted.report(done)
     wanted.check()
 
 

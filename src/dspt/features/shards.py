@@ -1,21 +1,24 @@
 """Images encoded by many workers: what each is sent, what it answers, and how that comes into the store.
 
 Workers read images and compute; the first process alone writes. Shards are cut as one process cuts them, from the
-images that are missing, in their order: so the batches are the same, and the bits with the same number of threads. Only
-an image that cannot be read makes one of them shorter here.
+images that are missing, in their order, and a worker is sent whole batches of one: so the batches are the same, and the
+bits with the same number of threads. Only an image that cannot be read makes one of them shorter here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.image import ImageTower
+from dspt.backbone.image import ImageTower, most_at_once
 from dspt.features import contents, packs
 from dspt.features.decoding import Decoder, Look, Seen
 from dspt.features.feeder import Feeder, Shard
@@ -23,11 +26,23 @@ from dspt.internal.errors import Fault, InputError
 
 
 class Part(NamedTuple):
-    """Images for one worker, and their positions among all."""
+    """Images for one worker, their positions among all, and where they begin among those that are asked for."""
 
     positions: list[int]
     items: list[Any]
+    start: int
 
+
+class Encoded(NamedTuple):
+    """What came of a part: how many images it had, which cannot be used, and the shard that is whole with it."""
+
+    images: int
+    bad: dict[int, Fault]
+    shard: Shard | None
+
+
+# How many workers are to have images, where there are not enough of these for whole shards.
+_WORKERS = 64
 
 # Does a piece of work with each part, in any process and in any order, and yields the part with what came of it.
 Spread = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[tuple[Part, Any]]]
@@ -67,7 +82,7 @@ def digest(
         Has workers do it.
     """
     bad = {}
-    for part, seen in spread(partial(_digest, look), _parts(items, positions, packs.SHARD)):
+    for part, seen in spread(partial(_digest, look), _parts(items, positions, packs.SHARD, packs.SHARD)):
         for one in seen:
             at = part.positions[one.position]
             if one.fault:
@@ -77,10 +92,8 @@ def digest(
     return bad
 
 
-def encode(
-    items: Any, positions: Sequence[int], recipe: Recipe, step: int, spread: Spread
-) -> Iterator[tuple[Shard | None, dict[int, Fault]]]:
-    """Yield the features of images, a shard at a time and in any order, with the images that cannot be used.
+def encode(items: Any, positions: Sequence[int], recipe: Recipe, step: int, spread: Spread) -> Iterator[Encoded]:
+    """Yield what comes of images, a part at a time and in any order.
 
     Parameters
     ----------
@@ -95,15 +108,46 @@ def encode(
     spread : Spread
         Has workers do it.
     """
-    for part, (shard, bad) in spread(partial(_encode, recipe), _parts(items, positions, step)):
+    size = _images_a_part(recipe, len(positions), step)
+    waiting: dict[int, dict[int, Shard | None]] = {}  # by shard: its parts by where they begin
+    for part, (found, bad) in spread(partial(_encode, recipe), _parts(items, positions, size, step)):
         faults = {part.positions[i]: _named(fault, items, part.positions[i]) for i, fault in bad.items()}
-        yield shard and shard._replace(positions=[part.positions[i] for i in shard.positions]), faults
+        first = part.start - part.start % step
+        parts = waiting.setdefault(first, {})
+        parts[part.start] = found and found._replace(positions=[part.positions[i] for i in found.positions])
+        whole = len(parts) == len(range(first, min(first + step, len(positions)), size))
+        yield Encoded(len(part.positions), faults, _joined(waiting.pop(first)) if whole else None)
 
 
-def _parts(items: Any, positions: Sequence[int], step: int) -> Iterator[Part]:
-    for start in range(0, len(positions), step):
-        these = [int(i) for i in positions[start : start + step]]
-        yield Part(these, [items[i] for i in these])
+def _images_a_part(recipe: Recipe, number: int, step: int) -> int:
+    """Return how many images a worker is sent at a time: whole batches, and few where there are few images.
+
+    Then up to `_WORKERS` have something to do. A tower's own batches are a power of two up to `most_at_once`, so that
+    what is cut here is a multiple of them.
+    """
+    from dspt.internal.device import find_device
+
+    device = find_device("auto") if recipe.device == "auto" else recipe.device
+    batch = recipe.batch_size or most_at_once(device)
+    batch //= math.gcd(batch, recipe.look.rows)
+    return min(step, batch * max(1, number // (batch * _WORKERS)))
+
+
+def _joined(parts: dict[int, Shard | None]) -> Shard | None:
+    """Return the parts of a shard as one, in their order; None if no image of it can be used."""
+    found = [shard for _, shard in sorted(parts.items(), key=itemgetter(0)) if shard is not None]
+    if not found:
+        return None
+    positions, digests = (list(chain.from_iterable(one)) for one in list(zip(*found, strict=True))[:2])
+    return Shard(positions, digests, np.concatenate([shard.features for shard in found]))
+
+
+def _parts(items: Any, positions: Sequence[int], size: int, step: int) -> Iterator[Part]:
+    """Yield parts of at most `size` images, none of which lies in two shards of `step`."""
+    for first in range(0, len(positions), step):
+        for start in range(first, min(first + step, len(positions)), size):
+            these = [int(i) for i in positions[start : min(start + size, first + step)]]
+            yield Part(these, [items[i] for i in these], start)
 
 
 def _named(fault: Fault, items: Any, position: int) -> Fault:
