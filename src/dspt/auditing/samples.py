@@ -107,9 +107,9 @@ def audit(
     ([5], 0)
     """
     items = given_items(X)
-    if model in (None, NO_MODEL) and not _is_features(items):
+    if model in (None, NO_MODEL) and not are_features(items):
         raise InputError("model: none is given, and images need one; name a CLIP checkpoint, or give features")
-    if class_names is None and _is_features(items) and model in (AUTO, None, NO_MODEL):
+    if class_names is None and are_features(items) and model in (AUTO, None, NO_MODEL):
         names, classes, labels = _distinct(y)
     else:
         names, classes, labels = given_labels(y, class_names)
@@ -377,7 +377,3 @@ def _joined(parts: Sequence[Any], kept: np.ndarray) -> Any:
 
 def _names(items: Any, dataset: Dataset) -> Any:
     return item_names(items, dataset.root) if isinstance(items[0], str | Path | bytes) else map(str, range(len(items)))
-
-
-def _is_features(items: Any) -> bool:
-    return are_features(items)

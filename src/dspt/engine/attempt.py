@@ -11,7 +11,7 @@ from dspt.engine.job import Job, Outcome, Sources
 from dspt.internal.errors import BusyError, InputError
 from dspt.internal.progress import Reporter
 from dspt.problem import encode
-from dspt.runs import Run, logs
+from dspt.runs import Result, Run, logs
 from dspt.workflows import train
 
 
@@ -36,13 +36,23 @@ def attempt(job: Job, sources: Sources, reporter: Reporter) -> Outcome | None:
             dataset = sources.open(job.source)
             result = train.run(dataset, job.config, job.noise, job.folder, reporter=reporter, log=job.log)
         elif job.log:
-            with run.locked():
-                logs.complete(job.log, run, result, reporter)
+            _log(job, run, result, reporter)
         return Outcome(job, result)
     except BusyError:
         return None
     except Exception as error:  # a fault of ours in one run must not cost the others
         return failed(job, error)
+
+
+def _log(job: Job, run: Run, result: Result, reporter: Reporter) -> None:
+    """Write the logs of a run that is done, whatever becomes of them; if another process has it, it does so."""
+    try:
+        with run.locked():
+            logs.complete(job.log, run, result, reporter)
+    except BusyError:
+        pass
+    except InputError as error:
+        reporter.warn(f"log {job.log}: {error}")
 
 
 def failed(job: Job, error: Exception) -> Outcome:

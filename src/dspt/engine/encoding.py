@@ -29,10 +29,11 @@ def spreading(team_for: Callable[[], Team], reporter: Reporter) -> Iterator[Spre
 
     def with_team(work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         rest = iter(parts)
-        for first in rest:
-            if not teams:
-                teams.append(team_for())
-            yield from spread(teams[0], work, chain([first], rest), _called, reporter)
+        if (first := next(rest, None)) is None:
+            return
+        if not teams:
+            teams.append(team_for())
+        yield from spread(teams[0], work, chain([first], rest), _called, reporter)
 
     try:
         yield with_team

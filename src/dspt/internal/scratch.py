@@ -17,7 +17,8 @@ def scratch(*shape: int) -> np.ndarray:
     """Return a float32 array of this shape that holds nothing of worth yet.
 
     One above `MOST_IN_MEMORY` is a map of a file in the folder of temporary files ($TMPDIR), so that the system can
-    write it out when memory is short. The file has no name, and is gone with the array, whatever happens.
+    write it out when memory is short; unless that folder is itself in memory (tmpfs). The file has no name, and is gone
+    with the array, whatever happens.
     """
     size = 4 * int(np.prod(shape))
     if size <= MOST_IN_MEMORY:

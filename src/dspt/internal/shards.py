@@ -141,7 +141,8 @@ class Shards:
         """
         if scattered != self._scattered:
             for part in self._parts:
-                if (file := getattr(part, "_mmap", None)) is not None:
+                file = getattr(part, "_mmap", None)
+                if file is not None and hasattr(file, "madvise"):  # not on Windows
                     file.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
             self._scattered = scattered
 
@@ -160,18 +161,23 @@ Features = np.ndarray | Shards
 
 def take_rows(features: Features, rows: np.ndarray) -> Features:
     """Return some rows; those of shards, and those of a map, are not read yet."""
-    if isinstance(features, np.memmap) and features.ndim == 2:
-        features = Shards([features])
+    features = _unread(features)
     return features.take(rows) if isinstance(features, Shards) else features[rows]
 
 
 def joined(parts: Sequence[Features]) -> Features:
-    """Return the rows of all parts, one after another; those of shards are not read yet."""
+    """Return the rows of all parts, one after another; those of shards, and those of maps, are not read yet."""
     if len(parts) == 1:
         return parts[0]
+    parts = [_unread(part) for part in parts]
     if not any(isinstance(part, Shards) for part in parts):
         return np.concatenate(parts)
     first, *others = (part if isinstance(part, Shards) else Shards([part]) for part in parts)
     for other in others:
         first = first.and_then(other)
     return first
+
+
+def _unread(features: Features) -> Features:
+    """Return a map as shards, of which rows can be taken without reading them; anything else as it is."""
+    return Shards([features]) if isinstance(features, np.memmap) and features.ndim == 2 else features

@@ -11,7 +11,7 @@ from dspt.data import cifar, featurefile, manifest, nine
 from dspt.internal.errors import InputError
 from dspt.internal.names import plain
 from dspt.runs.description import Description
-from dspt.runs.folder import CONFIG, FILES, RESULT, STATE, Run
+from dspt.runs.folder import CONFIG, FAILURE, FILES, RESULT, STATE, Run
 from dspt.runs.result import Result
 
 
@@ -45,7 +45,7 @@ def find(folder: Path, tell: Callable[[NotUsed], None] = lambda why: None) -> li
 
     found = []
     walk = os.walk(folder, onerror=unread)
-    for path in sorted(Path(path) for path, *names in walk if {RESULT, STATE} & {*names[0], *names[1]}):
+    for path in sorted(Path(path) for path, *names in walk if {RESULT, STATE, FAILURE} & {*names[0], *names[1]}):
         try:
             found.append(_finished(Run(path)))
         except InputError as why:
@@ -62,6 +62,8 @@ def _finished(run: Run) -> Finished:
     for name in FILES:
         if (run.path / name).exists() and not (run.path / name).is_file():  # a pipe would be read for ever
             raise InputError(f"run folder {run.path}: {name} is not a regular file; remove it")
+    if (failure := run.failure()) is not None and not (run.path / RESULT).exists():
+        raise InputError(f"run folder {run.path}: it failed ({failure}); the command that began it tries it again")
     description, result = run.description(), run.result()
     if result is None:
         raise InputError(f"run folder {run.path}: it is not finished; the command that began it goes on with it")

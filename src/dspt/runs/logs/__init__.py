@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dspt.runs.result import Result
     from dspt.train import Record
 
+# Logs that could not be written for a finished run by this process.
+_AWAY: set[str] = set()
+
 # The packages that each needs; `pip install 'dspt[NAME]'` has them.
 NEEDS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
 
@@ -80,6 +83,8 @@ def opened(text: str, run: Run, reporter: Reporter) -> Iterator[Logs]:
 def complete(text: str, run: Run, result: Result, reporter: Reporter) -> None:
     """Write the logs of a finished run, as far as they are not there.
 
+    A sweep does so for all that it has done before: a log that fails for one of them is not tried for the others.
+
     Parameters
     ----------
     text : str
@@ -91,10 +96,17 @@ def complete(text: str, run: Run, result: Result, reporter: Reporter) -> None:
     reporter : Reporter
         Warns of a log that cannot be written.
     """
-    if text:
-        with opened(text, run, reporter) as logs:
-            logs.epochs(run.records())
-            logs.result(result)
+    text = ",".join(name for name in names(text) if name not in _AWAY)
+    if not text:
+        return
+    try:
+        records = run.records()
+    except InputError as error:
+        reporter.warn(f"log {text}: {error}")
+        return
+    with opened(text, run, reporter) as logs:
+        logs.result(result, records)
+        _AWAY.update(logs.failed)
 
 
 class Logs:
@@ -115,31 +127,32 @@ class Logs:
         self._makers = makers
         self._reporter = reporter
         self._open: dict[str, Log] = {}
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()  # the names of those that could not be written
         self._records: Sequence[Record] = ()
 
     def epochs(self, records: Sequence[Record]) -> None:
         """Have all records so far in every log."""
         self._records = records
         for name in self._makers:
-            if name not in self._failed:
+            if name not in self.failed:
                 self._try(name, lambda log: log.epochs(records))
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Result, records: Sequence[Record] | None = None) -> None:
         """Have all records and the figures in every log, those that have failed before among them."""
+        written = self._records if records is None else records
 
         def write(log: Log) -> None:
-            log.epochs(self._records)
+            log.epochs(written)
             log.result(result)
 
-        again, self._failed = self._failed, set()
+        again, self.failed = self.failed, set()
         for name in self._makers:
             self._try(name, write, silent=name in again)
 
     def close(self, how: str) -> None:
         """Say how the run ended in every log that has been written."""
         for name in list(self._open):
-            if name not in self._failed:
+            if name not in self.failed:
                 self._try(name, lambda log: log.close(how))
 
     def _try(self, name: str, work: Callable[[Log], object], silent: bool = False) -> None:
@@ -149,7 +162,7 @@ class Logs:
             work(self._open[name])
         except Exception as error:  # whatever a library raises: the run is worth more than its log
             self._open.pop(name, None)
-            self._failed.add(name)
+            self.failed.add(name)
             if not silent:
                 reason = one_line(_ADDRESS.sub("", f"{type(error).__name__}: {error}".splitlines()[0]))
                 self._reporter.warn(f"log {name}: it cannot be written ({reason}); the run goes on without it")
