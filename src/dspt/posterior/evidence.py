@@ -10,8 +10,9 @@ without itself, are the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,8 +24,10 @@ from dspt.internal.errors import InputError
 from dspt.internal.scratch import scratch
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features
+from dspt.posterior.calibration import drawn, tempered, trust
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
+from dspt.posterior.naming import Naming, naming
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 from dspt.posterior.transition import (
     ANCHORS,
@@ -36,6 +39,9 @@ from dspt.posterior.transition import (
     uniform_transition,
 )
 
+# Where rounds begin, and how far the text is believed there.
+TEXT_SHARES = {"mixed": 0.5, "text": 1.0}
+STARTS = ("labels", *TEXT_SHARES)
 FOLDS = 10
 ROUNDS = 8
 # Rounds without a gain after which a start is left.
@@ -56,6 +62,10 @@ SURE = 2.5
 # some are wrong: less than that, and a softer classifier would explain as much.
 NEXT_TO_NONE = 0.01
 NOT_MERELY_HARD = 0.03
+# The surest images of each predicted class, which are not hard, and how often labels must contradict there, as a share
+# of how often they do anywhere, to be called wrong for all that.
+SUREST = 0.1
+ABOUT_AS_OFTEN = 0.75
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
 # Entries of (rows, classes) that are computed at once.
@@ -124,7 +134,7 @@ class Evidence:
     def __init__(
         self, x: Features, labels: np.ndarray, z: Features | None, classes: int, known: np.ndarray, seed: int
     ) -> None:
-        self.x, self.labels, self.classes, self.known = x, labels, classes, known
+        self.x, self.classes, self.known, self.seed = x, classes, known, seed
         self.n, self.width = x.shape
         self.at_once = max(1, _ENTRIES // max(classes, self.width))  # samples that are read together
         folds = min(FOLDS, self.n)
@@ -135,12 +145,7 @@ class Evidence:
         self.weighed = np.sort(order[:_WEIGHED])
         self.place = np.empty_like(order)  # of each sample in a random order
         self.place[order] = np.arange(self.n)
-        by_fold = np.zeros((folds, classes))
-        np.add.at(by_fold, (self.fold, labels), 1.0)
-        # How often each label is given to the samples of the other folds.
-        self.given_to_others = torch.from_numpy(by_fold.sum(0) - (by_fold if folds > 1 else np.zeros_like(by_fold)))
-        # The log likelihood of each label by how often it is given: a guess without a look at the images.
-        self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + classes))[labels]
+        self._give(labels)
         # One array of probabilities is all that grows with samples times classes.
         self.buffer = torch.from_numpy(scratch(self.n, classes))
         self.mean, self.scale = self._moments()
@@ -148,6 +153,18 @@ class Evidence:
         if z is not None:
             self.text_scale = self._text_scale(z)
         self.products = self._products()
+
+    def _give(self, labels: np.ndarray) -> None:
+        """Take these for the given labels."""
+        self.labels = labels
+        self.__dict__.pop("text_alone", None)  # it was of others
+        by_fold = np.zeros((self.folds, self.classes))
+        np.add.at(by_fold, (self.fold, labels), 1.0)
+        others = by_fold.sum(0) - (by_fold if self.folds > 1 else np.zeros_like(by_fold))
+        # How often each label is given to the samples of the other folds.
+        self.given_to_others = torch.from_numpy(others)
+        # The log likelihood of each label by how often it is given: a guess without a look at the images.
+        self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))[labels]
 
     def rows(self) -> Iterator[slice]:
         """Yield slices of the samples, as many as are computed at once."""
@@ -178,20 +195,28 @@ class Evidence:
 
     def answer(self) -> Answer:
         """Return the best round of the best start, with the rate, its error and a classifier."""
-        guess = uniform_transition(0.3, self.classes)
-        by_labels = best = self.climb(self.label_sums(), guess, "labels")
-        if self.text_scale:
-            rate, weight = self.text_alone()
-            for name, share in (("mixed", 0.5), ("text", 1.0)):
-                other = self.climb(self.text_sums(rate, weight, share), guess, name)
-                best = max(best, other, key=lambda path: path.best.likelihood)
-            renamed = self.renamed(by_labels.best)
+        paths = {name: self.path(name) for name in (STARTS if self.text_scale else STARTS[:1])}
+        best = max(paths.values(), key=lambda path: path.best.likelihood)
+        by_labels = paths["labels"].best
+        names = self.naming(by_labels) if self.text_scale else None
+        if names is not None and names.sure:
+            renamed = self.renamed(by_labels, names)
             # What the text says against the labels' names is not in their likelihood: as likely is enough.
-            if renamed is not None and renamed.best.likelihood > best.best.likelihood - RENAMED:
-                best = renamed
-        return self.told(best)
+            if renamed.best.likelihood > best.best.likelihood - RENAMED:
+                return self.told(renamed)
+        return self.told(best, None if names is None else names.rate)
 
     # A start, and the rounds from it
+
+    def path(self, start: str) -> _Path:
+        """Return what comes of a start."""
+        guess = uniform_transition(0.3, self.classes)
+        if start in TEXT_SHARES:
+            rate, weight = self.text_alone
+            return self.climb(self.text_sums(rate, weight, TEXT_SHARES[start]), guess, start)
+        by_labels = self.climb(self.label_sums(), guess, "labels")
+        names = self.naming(by_labels.best) if start == "renamed" else None
+        return by_labels if names is None else self.renamed(by_labels.best, names)
 
     @property
     def first_mixture(self) -> Mixture:
@@ -276,12 +301,16 @@ class Evidence:
 
     def anchors(self, look: _Look, share: float) -> Anchors:
         """Return the surest samples of each predicted class, a share of them."""
-        # of those that are equally sure, none is an anchor for its place in the file
-        order = np.lexsort((self.place, -look.sureness, look.predicted))
-        rows = np.sort(anchor_rows(look.predicted, order, share))
+        rows = np.sort(self.surest(look, share))
         place, predicted, labels = (torch.from_numpy(each) for each in (rows, look.predicted[rows], self.labels[rows]))
         doubt = self.buffer[place, labels] / torch.from_numpy(look.sureness[rows]).clamp_min(1e-30)
         return Anchors(place, predicted, labels, doubt, look.likeness)
+
+    def surest(self, look: _Look, share: float) -> np.ndarray:
+        """Return the rows of the surest samples of each predicted class, a share of them."""
+        # of those that are equally sure, none is an anchor for its place in the file
+        order = np.lexsort((self.place, -look.sureness, look.predicted))
+        return anchor_rows(look.predicted, order, share)
 
     def fill(self, weights: Tensor, bias: Tensor, mixture: Mixture) -> _Look:
         """Return what the samples are predicted as, after p is written to the buffer."""
@@ -409,8 +438,9 @@ class Evidence:
 
     # The text as a start, and as the name of a group
 
+    @cached_property
     def text_alone(self) -> tuple[float, float]:
-        """Return the noise rate and the text's weight that make the labels most likely, mistakes being anything."""
+        """The noise rate and the text's weight that make the labels most likely, mistakes being anything."""
         text, labels = self.text(self.weighed), torch.from_numpy(self.labels[self.weighed])
         assert text is not None
         rate = 0.3
@@ -422,47 +452,33 @@ class Evidence:
             rate = min(max(float(1 - q.gather(1, labels[:, None]).mean()), 0.01), 0.98)
         return rate, mixture.weights[0]
 
-    def renamed(self, model: _Model) -> _Path | None:
-        """Return the rounds from the groups that the labels give, named as the text names them; None if it does not.
-
-        If more than half of the labels of a class are wrong in one way, its images are found as a group under a wrong
-        label. Only the text knows better. It is asked if it contradicts the labels' names for the most part, and if
-        most groups have the label it names, more often than any wrong label by chance: where the class names themselves
-        are mixed up, they have not.
-        """
-        from scipy.optimize import linear_sum_assignment
-
+    def naming(self, model: _Model) -> Naming | None:
+        """Return other names that the text has for the groups which the labels make; the buffer then has their p."""
         self.fill(model.weights, model.bias, model.mixture)
-        matrix = model.transition.matrix
         named = torch.zeros(self.classes, self.classes, dtype=torch.float64)
         for rows in self.rows():
             q = _normalised(self.joint(rows, model.transition))
             text = self.text(rows)
             assert text is not None
             named.index_add_(1, text.argmax(1), q.T.double())
-        # A name has to fit twice: images of the group look like it, and some of the group's labels are it, many or few.
-        looks = named / named.sum(1, keepdim=True).clamp_min(1)
-        fit = (looks + 0.01).log() + (matrix.double().clamp_max(0.05) + 0.002).log()
-        groups, names = (torch.from_numpy(each) for each in linear_sum_assignment(-fit.numpy()))
-        moved = groups != names
-        agreed = float(named[groups, names].sum())
-        # Names that tell few images of anything are no witnesses.
-        if not moved.any() or agreed < 0.25 * self.n or float(named.diagonal().sum()) > 0.5 * agreed:
-            return None
-        held = matrix[groups[moved], names[moved]]
-        by_chance = 3 * (1 - matrix.diagonal()[moved]) / (self.classes - 1)
-        size = named.sum(1)[moved]
-        if float(size[held >= by_chance.clamp_min(0.04)].sum()) < 0.5 * float(size.sum()):
-            return None
-        order = torch.empty_like(groups)
-        order[names] = groups  # column c of the renamed is the group that is called c
-        sums = self.posterior_sums(model.transition, order)
-        return self.climb(sums, matrix[order], "renamed")
+        return naming(named, model.transition.matrix)
+
+    def renamed(self, model: _Model, names: Naming) -> _Path:
+        """Return the rounds from the groups in the buffer, named as the text names them."""
+        sums = self.posterior_sums(model.transition, names.order)
+        return self.climb(sums, model.transition.matrix[names.order], "renamed")
 
     # The answer
 
-    def told(self, path: _Path) -> Answer:
-        """Return what the best model says of all samples, how many labels are wrong, and the classifier."""
+    def told(self, path: _Path, otherwise: float | None = None) -> Answer:
+        """Return what the best model says of all samples, how many labels are wrong, and the classifier.
+
+        Parameters
+        ----------
+        path : _Path
+        otherwise : float, optional
+            The share of wrong labels by another reading that cannot be excluded.
+        """
         model = path.best
         look = self.fill(model.weights, model.bias, model.mixture)
         transition = model.transition
@@ -481,11 +497,16 @@ class Evidence:
                 self.n,
                 can_tell,
                 unknown=float((self.known < 0).mean()),
-                could_be_hard=can_tell and self.could_be_hard(likelihoods),
+                could_be_hard=can_tell and not self.as_many_among_the_surest(look) and self.could_be_hard(likelihoods),
                 surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
+                otherwise=otherwise,
             )
         )
-        if not can_tell:
+        number = 1.0
+        if can_tell:
+            number = self.trust(model)
+            self.fill(model.weights, model.bias, model.mixture)
+        else:
             transition = Transition(torch.eye(self.classes))
             self.buffer.fill_(1.0)
         confusion = torch.zeros(self.classes, self.classes)
@@ -496,6 +517,8 @@ class Evidence:
         parts = discriminants(_added(self._sums(lambda rows: self.buffer[rows])), RIDGES)
         prior = log_shares(self.given_to_others.sum(0), transition.matrix)
         whole = combined(parts, model.mixture.weights[: len(RIDGES)], prior)
+        for rows in self.rows():
+            self.buffer[rows] = tempered(self.buffer[rows], torch.from_numpy(self.labels[rows]), number)
         weights = self.scale * whole.weights  # of the features as they come, not centred
         text_weight = model.mixture.weights[-1] * self.text_scale if self.text_scale else 0.0
         return Answer(
@@ -512,11 +535,45 @@ class Evidence:
             start=model.start if can_tell else "none",
         )
 
+    def trust(self, model: _Model) -> float:
+        """Return what log odds are multiplied with to be right for labels that the model makes up.
+
+        Parameters
+        ----------
+        model : _Model
+            Whose p is in the buffer, and is lost.
+        """
+        uniform = Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n)
+        true, labels = np.empty(self.n, dtype=np.int64), np.empty(self.n, dtype=np.int64)
+        for rows in self.rows():
+            given = torch.from_numpy(self.labels[rows])
+            classes = drawn(self.joint(rows, model.transition), given, uniform[0, rows])
+            true[rows] = classes.numpy()
+            labels[rows] = drawn(model.transition.matrix[classes], classes, uniform[1, rows]).numpy()
+        made_up = copy(self)
+        made_up._give(labels)
+        found = made_up.path(model.start).best
+        made_up.fill(found.weights, found.bias, found.mixture)
+        log_odds = np.empty(self.n)
+        for rows in self.rows():
+            q = made_up.joint(rows, found.transition).clamp_min_(1e-30)
+            right = q.gather(1, torch.from_numpy(labels[rows])[:, None])[:, 0]
+            log_odds[rows] = ((q.sum(1) - right).clamp_min(1e-30).log() - right.log()).numpy()
+        asked = self.known < 0
+        return trust(log_odds[asked], (true != labels)[asked])
+
     def can_tell(self, likelihoods: np.ndarray) -> bool:
         """Return whether labels are surely more likely by the model than by how often each is given."""
         gain = (likelihoods - self.guesses)[self.known < 0]  # of those looked at, more is known than the labels
         several = (self.labels != self.labels[0]).any()
         return not len(gain) or bool(several and _surely_above(gain, max(3 / len(gain), 0.005)))
+
+    def as_many_among_the_surest(self, look: _Look) -> bool:
+        """Return whether labels contradict the surest predictions about as often as any: hard images are not there."""
+        rows = self.surest(look, SUREST)
+        among = float((look.predicted[rows] != self.labels[rows]).mean())
+        chance = (among * (1 - among) / len(rows)) ** 0.5
+        return bool(among - chance > ABOUT_AS_OFTEN * float((look.predicted != self.labels).mean()))
 
     def could_be_hard(self, likelihoods: np.ndarray) -> bool:
         """Return whether the labels are about as likely if they are right and the images hard to tell apart.

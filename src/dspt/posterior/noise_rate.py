@@ -23,6 +23,7 @@ class RateEvidence(NamedTuple):
     unknown: float = 1.0  # share of labels that nobody has looked at
     could_be_hard: bool = False  # whether right labels of images that are hard to tell apart explain as much
     surely_wrong: float = 0.0  # share of labels that somebody has seen to be wrong
+    otherwise: float | None = None  # the rate by another reading of names and labels that cannot be excluded
 
 
 def rate_and_error(found: RateEvidence) -> tuple[float, float]:
@@ -36,6 +37,8 @@ def rate_and_error(found: RateEvidence) -> tuple[float, float]:
     error = math.sqrt(chance**2 + choice**2 + doubt**2)
     if found.could_be_hard:  # then none of the others may be wrong
         error = max(error, (rate - found.surely_wrong) / 2)
+    if found.otherwise is not None:
+        error = max(error, abs(found.otherwise - rate))
     return rate, min(0.5, error)
 
 

@@ -1,0 +1,157 @@
+"""How sure the posterior may be, and whose names it believes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dspt
+from dspt.posterior import label_posterior
+from dspt.posterior.calibration import LEAST, drawn, tempered, trust
+from dspt.posterior.naming import naming
+
+
+def clouds(classes, seed, each=60, width=32, apart=1.5):
+    """Return features, true labels and the logits of a text tower that knows where the classes are."""
+    random = np.random.default_rng(seed)
+    means = random.standard_normal((classes, width))
+    true = np.arange(each * classes) % classes
+    x = (apart * means[true] + random.standard_normal((len(true), width))).astype(np.float32)
+    return x, true, x @ means.T.astype(np.float32), random
+
+
+class TestDraws:
+    @pytest.mark.parametrize("first", range(4))
+    def test_are_as_frequent_as_probable(self, first):
+        p = torch.tensor([0.5, 0.2, 0.3, 0.0])
+        uniform = (np.arange(10_000) + 0.5) / 10_000
+        found = drawn(2 * p.repeat(10_000, 1), torch.full((10_000,), first), uniform)
+        np.testing.assert_allclose(torch.bincount(found, minlength=4) / 10_000, p, atol=1e-3)
+
+    def test_do_not_depend_on_the_order_of_classes(self):
+        random = np.random.default_rng(0)
+        p, first = torch.from_numpy(random.random((50, 7))), torch.from_numpy(random.integers(0, 7, 50))
+        turned = torch.from_numpy(random.permutation(7))  # class c is called turned[c]
+        uniform = random.random(50)
+        other = drawn(p[:, torch.argsort(turned)], turned[first], uniform)
+        assert torch.equal(other, turned[drawn(p, first, uniform)])
+
+
+class TestTrust:
+    @pytest.mark.parametrize("number", [0.3, 0.5, 0.8])
+    def test_is_the_number_by_which_log_odds_are_too_large(self, number):
+        random = np.random.default_rng(0)
+        log_odds = 4 * random.standard_normal(20_000)
+        wrong = random.random(20_000) < 1 / (1 + np.exp(-number * log_odds))
+        assert trust(log_odds, wrong) == pytest.approx(number, abs=0.02)
+
+    def test_is_never_above_1(self):
+        log_odds = np.array([1.0, -1.0] * 500)
+        assert trust(log_odds, log_odds > 0) == pytest.approx(1, abs=1e-3)
+
+    def test_is_never_below_its_least(self):
+        log_odds = np.array([5.0, -5.0] * 500)
+        assert trust(log_odds, log_odds < 0) == pytest.approx(LEAST, abs=1e-3)
+
+    def test_of_no_label_is_1(self):
+        assert trust(np.zeros(0), np.zeros(0, dtype=bool)) == pytest.approx(1, abs=1e-3)
+
+    @given(st.integers(2, 9), st.floats(0.2, 1), st.integers(0, 2**16))
+    @settings(deadline=None, max_examples=30)
+    def test_multiplies_log_odds_and_keeps_the_proportions_of_other_classes(self, classes, number, seed):
+        generator = torch.Generator().manual_seed(seed)
+        q = (2 * torch.randn(20, classes, generator=generator)).softmax(1)
+        labels = torch.randint(0, classes, (20,), generator=generator)
+        found = tempered(q, labels, number)
+        right, before = (each.gather(1, labels[:, None]) for each in (found, q))
+        torch.testing.assert_close(torch.logit(right), number * torch.logit(before), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found.sum(1), torch.ones(20))
+        scale = found / q
+        others = torch.ones_like(q, dtype=torch.bool).scatter_(1, labels[:, None], False)
+        torch.testing.assert_close(
+            scale[others].reshape(20, -1), ((1 - right) / (1 - before)).expand(20, classes - 1), rtol=1e-3, atol=1e-3
+        )
+
+    def test_a_label_that_is_surely_right_or_wrong_stays_so(self):
+        q = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        torch.testing.assert_close(tempered(q, torch.tensor([0, 0]), 0.5), q)
+
+    @pytest.mark.parametrize("seed", [0, 3, 4])
+    def test_where_mistakes_look_like_the_images_probabilities_are_better_than_a_guess(self, seed):
+        """Each class has a twin, and a third of the labels is that of the twin: rounds believe themselves there."""
+        random = np.random.default_rng(seed)
+        true = np.arange(640) % 16
+        means = np.repeat(1.5 * random.standard_normal((8, 24)), 2, axis=0) + 0.32 * random.standard_normal((16, 24))
+        x = means[true] + random.standard_normal((640, 24))
+        wrong = random.random(640) < 0.35
+        quality = label_posterior(x, np.where(wrong, true ^ 1, true)).label_quality.astype(np.float64)
+        loss = -np.log(np.clip(np.where(wrong, 1 - quality, quality), 1e-6, 1)).mean()
+        assert loss < -0.35 * math.log(0.35) - 0.65 * math.log(0.65)  # of the share, said of every label
+
+
+class TestNames:
+    @staticmethod
+    def _groups(classes, told, labels=0.8):
+        """Return what the text calls groups of 100 images, a fifth of whose labels are that of the next class."""
+        named = torch.zeros(classes, classes, dtype=torch.float64)
+        named[torch.arange(classes), torch.as_tensor(told)] = 100
+        matrix = labels * torch.eye(classes) + (1 - labels) * torch.eye(classes).roll(1, 1)
+        return named, matrix
+
+    def test_of_the_text_are_taken_if_all_groups_have_labels_with_them(self):
+        """The chance that useless names are all those of the next class is (1/7)^8."""
+        found = naming(*self._groups(8, (np.arange(8) + 1) % 8))
+        assert found is not None
+        assert found.sure
+        assert found.rate == pytest.approx(0.8)
+        assert found.order.tolist() == [7, 0, 1, 2, 3, 4, 5, 6]
+
+    @pytest.mark.parametrize("classes", [2, 3, 4])
+    def test_of_few_classes_may_be_chance(self, classes):
+        """(1/3)^4 is above a hundredth: either reading may be right."""
+        found = naming(*self._groups(classes, (np.arange(classes) + 1) % classes))
+        assert found is not None
+        assert not found.sure
+        assert found.rate == pytest.approx(0.8)
+
+    def test_that_no_label_has_are_not_taken(self):
+        assert naming(*self._groups(8, (np.arange(8) + 3) % 8)) is None
+
+    def test_that_agree_with_the_labels_are_left(self):
+        assert naming(*self._groups(8, np.arange(8))) is None
+
+    @pytest.mark.parametrize("prior", ["random", "opposite", "shuffled"])
+    @pytest.mark.parametrize("classes", [3, 5, 8])
+    def test_that_mean_nothing_do_not_overturn_labels(self, classes, prior):
+        for seed in range(3):
+            x, true, z, random = clouds(classes, seed)
+            if prior == "random":
+                z = x @ random.standard_normal((x.shape[1], classes)).astype(np.float32)
+            z = -z if prior == "opposite" else z[:, random.permutation(classes)] if prior == "shuffled" else z
+            labels = np.asarray(dspt.corrupt(true, classes, "pair", 0.3, seed=seed))
+            found = label_posterior(x, labels, z)
+            assert (found.probabilities.argmax(1) == true).mean() > 0.95
+            assert abs(found.noise_rate - 0.3) <= 2 * found.noise_rate_error
+
+    @pytest.mark.parametrize("classes", [3, 4, 5, 8])
+    def test_that_are_right_tell_of_four_labels_in_five_or_that_it_cannot_be_told(self, classes):
+        for seed in range(3):
+            x, true, z, _ = clouds(classes, seed)
+            found = label_posterior(x, np.asarray(dspt.corrupt(true, classes, "pair", 0.8, seed=seed)), z)
+            assert abs(found.noise_rate - 0.8) <= 2 * found.noise_rate_error
+            if classes >= 5:
+                assert (found.probabilities.argmax(1) == true).mean() > 0.95
+                assert found.noise_rate_error < 0.1
+
+
+def test_labels_that_contradict_the_surest_images_as_often_as_any_are_wrong_and_the_images_not_hard():
+    """Clouds that lie apart: a classifier as soft as need be explains as much, but not where the mistakes are."""
+    x, true, _, _ = clouds(10, 0, each=400, width=64, apart=1.0)
+    found = label_posterior(x, np.asarray(dspt.corrupt(true, 10, "symmetric", 0.2)))
+    assert found.noise_rate == pytest.approx(0.2, abs=0.01)
+    assert found.noise_rate_error < 0.03
