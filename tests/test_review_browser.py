@@ -218,6 +218,54 @@ def test_two_tabs_see_each_other_and_lose_nothing(review, open_page, heard):
     assert heard.complaints == []
 
 
+def held(page):
+    """Keep a page from hearing of others; what it asked meanwhile waits for the function that is returned."""
+    waiting = []
+    page.route("**/decisions?*", lambda route: waiting.append(route))
+    page.wait_for_event("request", predicate=lambda request: "/decisions?" in request.url)
+
+    def let_go():
+        page.unroute("**/decisions?*")
+        for route in waiting:
+            route.continue_()
+
+    return let_go
+
+
+def test_what_was_decided_on_a_list_that_another_tab_made_again_is_saved(review, open_page):
+    served = review(make_audit(), refit=lambda report, decided: make_audit(wrong=12 - len(decided)))
+    one = open_page(served.address)
+    other = open_page(served.address, one.context)
+    one.keyboard.press("k")
+    saved(one)
+    let_go = held(other)
+    other.route("**/decide", lambda route: route.abort())
+    card(other, 5).locator("[data-what=remove]").click()
+    card(other, 6).locator("[data-what=keep]").click()
+    one.locator("#refit").click()
+    one.wait_for_selector("#tab-suspects .number:text-is('11')")
+    assert other.locator("#tab-suspects .number").text_content() == "12", "it does not know of the new list"
+    let_go()
+    other.unroute("**/decide")
+    other.wait_for_selector("#tab-suspects .number:text-is('11')")
+    saved(other)
+    assert {row: made.action for row, made in served.current().items()} == {0: KEEP, 5: REMOVE, 6: KEEP}
+
+
+def test_what_was_decided_about_another_report_is_told_and_not_saved_here(review, open_page, tmp_path):
+    served = review(make_audit())
+    page = open_page(served.address)
+    held(page)
+    page.route("**/decide", lambda route: route.fulfill(status=409, json={"error": "made again"}))
+    page.unroute("**/decisions?*")
+    page.route("**/decisions?*", lambda route: route.fulfill(json={"about": "other", "generation": 1, "changed": []}))
+    page.keyboard.press("k")
+    page.wait_for_selector(
+        "#trouble:has-text('Another report is reviewed at this address now. Not saved yet: 1 decision')"
+    )
+    assert served.current() == {}
+
+
 def test_a_decision_that_is_not_saved_is_told_and_saved_later(review, open_page):
     served = review(make_audit())
     page = open_page(served.address)

@@ -7,7 +7,9 @@ served but the page, its data, and images of the audit, which are asked for by n
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import secrets
 import socket
 import threading
@@ -217,6 +219,7 @@ class _Review:
         self._audit = folder.load(report) if audit is None else audit
         self._open_picture = open_picture or _opener(report)
         self.decisions = Decisions(report / folder.DECISIONS, self._audit.items, self._audit.class_names)
+        self._about = _digest(os.path.realpath(report), *self._audit.class_names, "", *self._audit.items)
         self._refitting = threading.Lock()
         self._thumbs = report / folder.THUMBS
         self._sheets, self._places = sheet_places(self._thumbs, self._audit)
@@ -249,7 +252,7 @@ class _Review:
         data["pictures"] = self._pictures
         data["refit"] = self._refit is not None
         # Of any two lists, also of one that another process served on this port, the numbers differ.
-        data["generation"] = secrets.randbits(48)
+        data["generation"], data["about"] = secrets.randbits(48), self._about
         self._shown = data["generation"], served_page(data), as_json(data).encode()
         # Where nothing can be told, nothing is proposed, and nobody agrees with it or not.
         self._audit, self._proposals = audit, proposals(audit) if audit.can_tell else None
@@ -298,7 +301,8 @@ class _Review:
         except ValueError:
             raise HTTPException(400, "since: expected a whole number") from None
         last, changed = self.decisions.since(event)
-        return JSONResponse({"generation": self._shown[0], "last": last, "changed": _listed(changed)})
+        now = {"generation": self._shown[0], "about": self._about}
+        return JSONResponse({**now, "last": last, "changed": _listed(changed)})
 
     async def decide(self, request: Request) -> Response:
         body = await self._body(request)
@@ -424,6 +428,11 @@ def _opener(report: Path) -> OpenPicture:
         return None if path is None else open_image(path)
 
     return picture
+
+
+def _digest(*names: str) -> str:
+    """Return by what a report is known: rows and classes that go by numbers are the same where it is the same."""
+    return hashlib.blake2b("\0".join(names).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _page_file(name: str, kind: str) -> Callable[[Request], Response]:

@@ -588,6 +588,8 @@ const queue = [];
 // Why the last attempt to save failed; "" if it did not.
 let failed = "";
 let last = 0, generation = 0, sending = false, polling = false, stopped = false;
+// Whether the list was made again since it was loaded: it is loaded anew when all that was decided is saved.
+let outdated = false;
 
 const decisionOf = row => overlay.has(row) ? overlay.get(row) : remote.get(row);
 function* everyDecision() {
@@ -674,15 +676,28 @@ async function work() {
       cover();
       if (!rows) undone(answer);
     } catch (error) {
-      if (error.status === 409) { queue.shift(); cover(); location.reload(); return; }
+      if (error.status === 409 && await renewed()) continue;
       if (error.status === 403) { stop(`${error.message} ${unsaved()}`); break; }
-      if (error.status >= 400 && error.status < 500) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
-      failed = error.status ? error.message : "The review does not answer; is it still running?";
+      if (error.status >= 400 && error.status < 500 && error.status !== 409) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
+      if (stopped) break;
+      failed = error.status && error.status !== 409 ? error.message : "The review does not answer; is it still running?";
       notSaved();
       await new Promise(resolve => setTimeout(resolve, RETRY));
     }
   }
   sending = false;
+  if (outdated && !queue.length) location.reload();
+}
+
+// A list that was made again has the same rows and classes: what was decided on the old one is sent for the new one.
+async function renewed() {
+  try {
+    const now = await ask(`/decisions?since=${last}`);
+    if (now.about !== data.about) { stop(`Another report is reviewed at this address now. ${unsaved()} Open its review again and decide there.`); return false; }
+    generation = now.generation;
+    outdated = true;
+    return true;
+  } catch { return false; }
 }
 
 const notSaved = () => trouble(`${unsaved()} ${failed} Trying again …`);
@@ -704,7 +719,7 @@ async function poll() {
     polling = true;
     try {
       const answer = await ask(`/decisions?since=${last}`);
-      if (answer.generation !== generation) { location.reload(); return; }
+      if (answer.generation !== generation && !queue.length && !sending) { location.reload(); return; }
       // What was decided here meanwhile is newer than this answer; it comes again with the next one.
       if (!queue.length && !sending) {
         last = answer.last;
@@ -726,9 +741,11 @@ async function refit() {
   $("refit").textContent = "Working …";
   say("Learning from what you decided; the list is made again.");
   try {
-    await ask("/refit", { generation });
-    location.reload();
+    generation = (await ask("/refit", { generation })).generation;
+    outdated = true;
+    if (!queue.length && !sending) location.reload();
   } catch (error) {
+    if (error.status === 409 && await renewed()) { if (!queue.length && !sending) location.reload(); return; }
     trouble(error.status ? error.message : "The review does not answer; is it still running?");
     $("refit").disabled = false;
     $("refit").textContent = "Refit";
