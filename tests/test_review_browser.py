@@ -346,6 +346,30 @@ def test_refit_brings_a_new_list(review, open_page, heard):
     assert heard.complaints == []
 
 
+def test_who_keeps_what_is_likely_right_agrees_and_who_removes_says_nothing(review, open_page):
+    audit = make_audit()
+    served = review(audit, budget=20)
+    page = open_page(served.address)
+    card(page, 0).locator("[data-what=take]").click()  # likely wrong, all but the last eight
+    card(page, 1).locator("[data-what=keep]").click()
+    card(page, 2).locator("[data-what=remove]").click()
+    right = audit.looks(20)[12:14].tolist()
+    card(page, right[0]).locator("[data-what=keep]").click()
+    # Before and after the server has answered.
+    page.route("**/decide", lambda route: route.abort())
+    card(page, right[1]).locator("[data-what=take]").click()
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "you agreed with 2 of 4" in page.locator("#progress-words").text_content()
+    page.unroute("**/decide")
+    saved(page)
+    assert "you agreed with 2 of 4" in page.locator("#progress-words").text_content()
+    agreed = {row: made.agreed for row, made in served.current().items()}
+    assert agreed == {0: True, 1: False, 2: None, right[0]: True, right[1]: False}
+    page.locator("#state").select_option("against")
+    page.wait_for_selector("#count:has-text('2 of')")
+    assert set(rows(page)) == {1, right[1]}
+
+
 def test_a_label_that_was_kept_is_found_among_the_decided_after_a_refit(review, open_page, heard):
     def refit(report, decided):
         # what was kept is right, and no longer among those called wrong

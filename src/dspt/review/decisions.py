@@ -53,7 +53,7 @@ PRAGMA user_version = {_FORM};
 _STANDING = f"batch NOT IN (SELECT batch FROM events WHERE action = '{_UNDO}') AND action != '{_UNDO}'"
 
 
-# Row, item, occurrence, action, class, and whether it was proposed.
+# Row, item, occurrence, action, class, and whether it was the likeliest one.
 _Event = tuple[int, str, int, str, str | None, bool | None]
 
 
@@ -68,8 +68,8 @@ class Decision:
     label : int
         The class it has from then on: the given one if it is kept, -1 if it is removed.
     agreed : bool or None
-        Whether it is what was proposed when it was decided; None if that is not known. Two decisions that differ in
-        this alone are the same.
+        Whether it is the class that was the likeliest when it was decided; None if that is not known, and for a
+        sample that is removed. Two decisions that differ in this alone are the same.
     """
 
     action: str
@@ -155,7 +155,7 @@ class Decisions:
         action: str,
         label: int | Sequence[int] | None = None,
         request: str | None = None,
-        proposed: Sequence[int] | None = None,
+        likeliest: Sequence[int] | None = None,
     ) -> int:
         """Return the number of a new batch: one decision about all these rows, which is undone as one.
 
@@ -171,10 +171,11 @@ class Decisions:
         request : str, optional
             A name for this call. One that is made again under the same name, because its answer was lost, changes
             nothing and returns the batch there is.
-        proposed : sequence of int, optional
-            The class that was proposed for each, to tell later how often that was right.
+        likeliest : sequence of int, optional
+            The most probable class of each, to tell later how often that was right: who keeps a label that most
+            probably is right agrees, too. A removal says nothing about classes.
         """
-        return self._add(self._events(rows, action, label, proposed), request)
+        return self._add(self._events(rows, action, label, likeliest), request)
 
     def take(self, decisions: Mapping[int, Decision]) -> int:
         """Return the number of a new batch: many decisions, each its own, which are taken whole and undone as one.
@@ -207,7 +208,7 @@ class Decisions:
             return batch
 
     def _events(
-        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, proposed: Sequence[int] | None
+        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, likeliest: Sequence[int] | None
     ) -> list[_Event]:
         if action not in ACTIONS:
             raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
@@ -222,7 +223,7 @@ class Decisions:
         if len(labels) != len(rows):
             raise InputError(f"labels: {len(labels)} for {len(rows)} rows")
         agreed = [
-            None if proposed is None else action == RELABEL and one == proposed[position]
+            None if likeliest is None or action == REMOVE else one == likeliest[position]
             for position, one in enumerate(labels)
         ]
         events = []

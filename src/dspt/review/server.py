@@ -39,7 +39,6 @@ from dspt.auditing.report import (
     mime,
     page_data,
     page_file,
-    proposals,
     served_page,
     sheet_places,
     thumbnail,
@@ -254,8 +253,8 @@ class _Review:
         # Of any two lists, also of one that another process served on this port, the numbers differ.
         data["generation"], data["about"] = secrets.randbits(48), self._about
         self._shown = data["generation"], served_page(data), as_json(data).encode()
-        # Where nothing can be told, nothing is proposed, and nobody agrees with it or not.
-        self._audit, self._proposals = audit, proposals(audit) if audit.can_tell else None
+        # Where nothing can be told, nothing is likely, and nobody agrees with it or not.
+        self._audit, self._likeliest = audit, audit.ranked[0] if audit.can_tell else None
 
     def page(self, request: Request) -> Response:
         return Response(self._shown[1], media_type="text/html")
@@ -310,14 +309,14 @@ class _Review:
         request_name = _request_name(body)
 
         def work() -> list[list[Any]]:
-            audit, proposed = self._audit, self._proposals
+            audit, first = self._audit, self._likeliest
             there = [0 <= row < len(audit.labels) for row in rows]
             if action == KEEP:
                 for row, label in compress(zip(rows, labels, strict=False), there):
                     if label != audit.labels[row]:
                         given = f"{audit.labels[row]}, which is given,"
                         raise InputError(f"label {label}: expected {given} to keep the label of row {row}")
-            known = None if proposed is None else [int(proposed[row]) if there[i] else -1 for i, row in enumerate(rows)]
+            known = None if first is None else [int(first[row]) if there[i] else -1 for i, row in enumerate(rows)]
             self.decisions.decide(rows, action, labels, request_name, known)
             return _listed(self.decisions.of(rows))
 
@@ -443,7 +442,7 @@ def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
 
 
 def _listed(changed: dict[int, Decision | None]) -> list[list[Any]]:
-    """Return what is decided about rows as JSON holds it: row, action, class, and whether it was proposed."""
+    """Return what is decided about rows as JSON holds it: row, action, class, and whether it was the likeliest."""
     return [[row, *((one.action, one.label, one.agreed) if one else (None,) * 3)] for row, one in changed.items()]
 
 

@@ -329,11 +329,20 @@ function filtered() {
     if (state !== "all") {
       const decision = decisionOf(rowOf(i));
       if (state === "open" ? decision : !decision) continue;
-      if (state === "against" && decision[0] === "relabel" && decision[1] === suspects.proposed[i]) continue;
+      if (state === "against" && agrees(i, decision) !== false) continue;
     }
     found.push(i);
   }
   return found;
+}
+
+// A label that is worth a look may be right for all that: then what is proposed is the best of the other classes.
+const likelyRight = i => canTell && suspects.quality[i] >= suspects.p[i];
+// Whether the class that was decided is the likeliest one, as it was when that was decided; null where nobody can tell.
+function agrees(i, decision) {
+  if (decision.length > 2) return decision[2];
+  if (decision[0] === "remove" || i === undefined || !canTell) return null;
+  return decision[1] === (likelyRight(i) ? given[i] : suspects.proposed[i]);
 }
 
 const reach = () => REVIEW && ["done", "against"].includes($("state").value) ? suspects.image.length : count;
@@ -550,8 +559,7 @@ function showDock() {
   let decided = 0, agreed = 0, judged = 0, settled = 0;
   for (const [row, decision] of everyDecision()) {
     const i = positionOf.get(row);
-    // What was proposed when it was decided; the list may have been made again since.
-    const same = decision.length > 2 ? decision[2] : i === undefined || !canTell ? null : decision[0] === "relabel" && decision[1] === suspects.proposed[i];
+    const same = agrees(i, decision);
     if (same !== null) { judged++; agreed += Number(same); }
     if (i === undefined || i >= count) continue;
     decided++;
