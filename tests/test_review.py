@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -249,6 +250,27 @@ def test_a_damaged_file_is_one_sentence(path, kind):
         Decisions(path, ITEMS, NAMES)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
+def test_a_list_that_is_taken_away_under_a_review_takes_no_decision(tmp_path, what):
+    report, elsewhere = tmp_path / "report", tmp_path / "elsewhere"
+    report.mkdir()
+    with Decisions(report / "decisions.sqlite", ITEMS, NAMES) as made:
+        made.decide([0], KEEP, 1)
+        if what == "deleted":
+            shutil.rmtree(report)
+        else:
+            report.rename(elsewhere)
+        if what == "replaced":
+            shutil.copytree(elsewhere, report)
+        for attempt in (lambda: made.decide([1], REMOVE), made.undo, lambda: made.since(0)):
+            with pytest.raises(FileError, match="moved or deleted"):
+                attempt()
+        if what == "moved":
+            elsewhere.rename(report)
+            made.decide([2], REMOVE)
+            assert set(made.current()) == {0, 2}
 
 
 def test_an_empty_file_is_a_beginning(path):

@@ -113,6 +113,7 @@ class Decisions:
             )
         try:
             self._prepare()
+            self._opened = self._there()
         except BaseException:
             self._connection.close()
             raise
@@ -307,6 +308,7 @@ class Decisions:
             By row; None where a decision was undone and there is none now.
         """
         with self._told(), self._lock:
+            self._check_there()
             execute = self._connection.execute
             execute("BEGIN")
             try:
@@ -354,11 +356,28 @@ class Decisions:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection.execute
+                self._check_there()
                 self._connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
+
+    def _there(self) -> tuple[int, int] | None:
+        """Return by what the system knows the file that is at the path now; None if there is none."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _check_there(self) -> None:
+        """Raise `FileError` if the file was moved or deleted since it was opened: what is written would be lost."""
+        if self._there() != self._opened:
+            raise FileError(
+                f"{self.path}: the list of decisions is not there any more, it was moved or deleted; "
+                "put it back, or start the review anew"
+            )
 
     @contextmanager
     def _told(self) -> Iterator[None]:
