@@ -405,6 +405,15 @@ class TestTheFolder:
         assert not set(again.looks(5).tolist()) & set(seen)
         assert (again.examples[again.looks(5)] >= 0).any()
 
+    def test_a_label_that_is_likely_right_has_examples_of_the_best_other_class(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none", budget=100)
+        right = [row for row in found.looks(100) if not found.is_label_issue[row]]
+        assert len(right) > 50
+        for row in right:
+            given, other = (found.labels[some[some >= 0]] for some in found.examples[row])
+            assert set(given) == {found.labels[row]}
+            assert set(other) == {np.where(np.arange(4) == found.labels[row], -1, found.probabilities[row]).argmax()}
+
     def test_decisions_make_the_rest_better_known(self, tmp_path):
         source = dataset()
         before = audit(source, tmp_path / "report", "none")

@@ -420,6 +420,16 @@ def test_where_nothing_can_be_told_the_page_claims_nothing(review, open_page, he
     assert heard.complaints == []
 
 
+def test_where_the_label_is_likely_right_the_other_class_is_not_called_proposed(open_page, tmp_path):
+    audit = make_audit()
+    page = open_page(write_page(audit, tmp_path / "page", draw, budget=20).as_uri())
+    words = {row: card(page, row).locator(".what").all_text_contents() for row in rows(page)}
+    assert words == {
+        row: ["given", "proposed" if audit.is_label_issue[row] else "or else"] for row in audit.looks(20).tolist()
+    }
+    assert page.locator(".side.proposed .strip").count() == 20, "examples of both classes are beside every one"
+
+
 def test_bars_are_as_long_as_the_share_they_stand_for(open_page, tmp_path):
     audit = make_audit(class_noise_rates=np.array([0.5, 0.21, 0.1, 0.04]))
     page = open_page(write_page(audit, tmp_path / "page", draw).as_uri())

@@ -338,6 +338,7 @@ function filtered() {
 
 // A label that is worth a look may be right for all that: then what is proposed is the best of the other classes.
 const likelyRight = i => canTell && suspects.quality[i] >= suspects.p[i];
+const called = i => likelyRight(i) ? "or else" : "proposed";
 // Whether the class that was decided is the likeliest one, as it was when that was decided; null where nobody can tell.
 function agrees(i, decision) {
   if (decision.length > 2) return decision[2];
@@ -433,14 +434,14 @@ function card(i, place) {
       : thumb(image, nameOf(image)));
   }
   const like = canTell ? pairCounts().get(pairOf(i)) : 0;
-  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, proposed ${classes[to]}` : ""}` },
+  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, ${called(i)} ${classes[to]}` : ""}` },
     make("div", { class: "file" }, make("label", {}, box),
       make("span", { class: "path", dir: "auto", title: nameOf(image) }, nameOf(image)),
       images.split.length ? make("span", { class: "split" }, images.split[image]) : ""),
     picture,
     make("div", { class: "sides" },
       side("given", "given", from, suspects.quality[i], both && both[0]),
-      canTell ? side("proposed", "proposed", to, suspects.p[i], both && both[1]) : ""),
+      canTell ? side("proposed", called(i), to, suspects.p[i], both && both[1]) : ""),
     make("div", { class: "foot" },
       canTell && classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
         ? make("p", { class: "runner", dir: "auto" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
@@ -779,7 +780,7 @@ function showChoices() {
   const rank = c => { const name = classes[c].toLowerCase(); return !text ? (first.includes(c) ? first.indexOf(c) : 9) : name === text ? 0 : name.startsWith(text) ? 1 : 2; };
   chooser.found = classes.map((_, c) => c).filter(c => classes[c].toLowerCase().includes(text)).sort((a, b) => rank(a) - rank(b) || a - b).slice(0, 200);
   chooser.at = 0;
-  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `proposed, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
+  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `${likelyRight(one) ? "next best" : "proposed"}, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
   $("chooser-list").replaceChildren(...chooser.found.map((c, k) => make("li", { role: "option", id: `choice-${k}`, onclick: () => { chooser.at = k; choice(); } },
     make("span", { dir: "auto" }, classes[c]), note(c) ? make("small", {}, note(c)) : "")));
   if (!chooser.found.length) $("chooser-list").replaceChildren(make("li", { "aria-disabled": "true" }, "No class has this in its name."));
@@ -821,7 +822,7 @@ function showZoom() {
   if ($("zoom-picture").getAttribute("src") !== address) $("zoom-picture").setAttribute("src", address);
   $("zoom-picture").alt = nameOf(image);
   $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]),
-    ...(canTell ? [", proposed ", make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
+    ...(canTell ? [`, ${called(i)} `, make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
     `. ${verdict(i, decisionOf(rowOf(i)))}`);
 }
 
