@@ -252,6 +252,31 @@ def test_a_damaged_file_is_one_sentence(path, kind):
     assert "\n" not in str(error.value)
 
 
+def test_what_was_decided_before_a_removal_can_stand_again(path):
+    with Decisions(path, ITEMS, NAMES) as made:
+        made.decide([0], RELABEL, 2, likeliest=[2])
+        made.decide([1], KEEP, 1)
+        made.decide([0, 1, 2, 3], REMOVE)
+        batch = made.restore([0, 1, 2], request="again")
+        assert made.restore([0, 1, 2], request="again") == batch
+        expected = {0: Decision(RELABEL, 2), 1: Decision(KEEP, 1), 3: Decision(REMOVE, -1)}
+        assert made.current() == expected, "nobody has decided about row 2"
+        assert made.current()[0].agreed is True
+        assert made.of([2]) == {2: None}
+        assert made.since(0)[1] == {**expected, 2: None}
+        assert made.faults() == []
+    with Decisions(path, ("b.png", "x.png"), NAMES) as made:
+        assert {fault.name for fault in made.faults()} == {"a.png", "d.png"}
+    with Decisions(path, ITEMS, NAMES) as made:
+        assert made.undo() == batch
+        assert made.current() == {row: Decision(REMOVE, -1) for row in range(4)}
+        made.restore([2])
+        made.restore([2])
+        assert 2 not in made.current()
+        with pytest.raises(InputError, match="row 9"):
+            made.restore([9])
+
+
 @pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
 def test_a_list_that_is_taken_away_under_a_review_takes_no_decision(tmp_path, what):
     report, elsewhere = tmp_path / "report", tmp_path / "elsewhere"

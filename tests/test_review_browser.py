@@ -346,6 +346,31 @@ def test_refit_brings_a_new_list(review, open_page, heard):
     assert heard.complaints == []
 
 
+def test_what_is_removed_by_mistake_is_as_it_was_and_not_judged(review, open_page, heard):
+    served = review(with_findings())
+    page = open_page(served.address)
+    page.locator("#tab-duplicates").click()
+
+    def tile(row):
+        return page.locator(f".tile[data-row='{row}']")
+
+    for row in (20, 24):
+        tile(row).locator("button").click()
+        page.wait_for_selector(f".tile[data-row='{row}'][data-decided=remove]")
+    saved(page)
+    assert served.current() == {20: Decision(REMOVE, -1), 24: Decision(REMOVE, -1)}
+    tile(20).locator("button").click()
+    page.wait_for_selector(".tile[data-row='20']:not([data-decided])")
+    saved(page)
+    assert served.current() == {24: Decision(REMOVE, -1)}
+    assert "agreed" not in page.locator("#progress-words").text_content()
+    page.keyboard.press("u")
+    page.wait_for_selector(".tile[data-row='20'][data-decided=remove]")
+    saved(page)
+    assert set(served.current()) == {20, 24}
+    assert heard.complaints == []
+
+
 def test_who_keeps_what_is_likely_right_agrees_and_who_removes_says_nothing(review, open_page):
     audit = make_audit()
     served = review(audit, budget=20)

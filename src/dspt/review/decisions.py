@@ -29,7 +29,8 @@ _PATIENCE = 60.0
 # So many rows are looked up one by one; for more, all are read.
 _FEW = 1000
 
-# Events are only ever added. An undo is one, too: its batch is the one taken back.
+# Events are only ever added. An undo is one, too: its batch is the one taken back. A sample that is relabelled as
+# nothing is one that nobody has decided about.
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -236,6 +237,28 @@ class Decisions:
             events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one], same))
         return events
 
+    def restore(self, rows: Sequence[int], request: str | None = None) -> int:
+        """Return the number of a new batch: what was decided before these rows were removed stands again, or nothing.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            The samples.
+        request : str, optional
+            A name for this call, as in `decide`.
+        """
+        events: list[_Event] = []
+        with self._told(), self._lock:
+            for event in self._events(rows, REMOVE, None, None):
+                row, item, occurrence = event[:3]
+                before = self._connection.execute(
+                    f"SELECT action, label, agreed FROM events WHERE item = ? AND occurrence = ? AND {_STANDING}"
+                    f" AND action != '{REMOVE}' ORDER BY id DESC LIMIT 1",
+                    (item, occurrence),
+                ).fetchone()
+                events.append((row, item, occurrence, *(before or (RELABEL, None, None))))
+            return self._add(events, request)
+
     def undo(self, request: str | None = None) -> int | None:
         """Return the number of the last batch that stood, after taking it back; None if there was none.
 
@@ -328,20 +351,22 @@ class Decisions:
         """Return decisions that stand but fit nothing any more: a sample or a class of that name is not there."""
         found = []
         for item, occurrence, action, label, _ in self._standing():
+            if action != REMOVE and label is None:
+                continue
             if (item, occurrence) not in self._rows:
                 found.append(Fault(item, f"decided ({action}), and no longer among the samples"))
-            elif action != REMOVE and label not in self._labels:
+            elif label is not None and label not in self._labels:
                 found.append(Fault(item, f"decided as {printable(label)!r}, and there is no such class any more"))
         return found
 
     def _decision(self, action: str, label: str | None, agreed: int | None) -> Decision | None:
-        """Return what an event says; None if its class is not there any more."""
+        """Return what an event says; None if that is nothing, or its class is not there any more."""
         same = None if agreed is None else bool(agreed)
         if action == REMOVE:
             return Decision(action, -1, same)
         return Decision(action, self._labels[label], same) if label in self._labels else None
 
-    def _standing(self) -> list[tuple[str, int, str, str, int | None]]:
+    def _standing(self) -> list[tuple[str, int, str, str | None, int | None]]:
         """Return the last decision of each sample that was not undone: name, occurrence, action, class, agreed."""
         with self._told(), self._lock:
             return self._connection.execute(

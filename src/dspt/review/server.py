@@ -52,6 +52,8 @@ from dspt.review.decisions import KEEP, Decision, Decisions
 Refit = Callable[[Path, dict[int, Decision]], Audit]
 
 ADDRESS = "127.0.0.1"
+# What is asked of rows that are to be no longer removed.
+RESTORE = "restore"
 # The longer side of a picture that is looked at closely.
 LARGEST = 1024
 # More than a decision about every sample of a million needs.
@@ -309,6 +311,9 @@ class _Review:
         request_name = _request_name(body)
 
         def work() -> list[list[Any]]:
+            if action == RESTORE:
+                self.decisions.restore(rows, request_name)
+                return _listed(self.decisions.of(rows))
             audit, first = self._audit, self._likeliest
             there = [0 <= row < len(audit.labels) for row in rows]
             if action == KEEP:

@@ -264,7 +264,7 @@ function tile(image) {
     make("span", { class: "path", dir: "auto" }, nameOf(image) + (images.split.length ? ` (${images.split[image]})` : "")),
     REVIEW ? make("button", {
       type: "button", class: "small", "aria-pressed": String(Boolean(removed)), "aria-label": `Remove ${nameOf(image)}`,
-      onclick: () => send({ action: removed ? "keep" : "remove", rows: [images.row[image]], labels: [removed ? images.label[image] : -1] }),
+      onclick: () => send({ action: removed ? "restore" : "remove", rows: [images.row[image]], labels: [-1] }),
     }, removed ? "Removed" : "Remove") : "");
 }
 
@@ -603,7 +603,7 @@ let outdated = false;
 const decisionOf = row => overlay.has(row) ? overlay.get(row) : remote.get(row);
 function* everyDecision() {
   for (const [row, decision] of remote) if (!overlay.has(row)) yield [row, decision];
-  yield* overlay;
+  for (const [row, decision] of overlay) if (decision) yield [row, decision];
 }
 
 function act(what, chosen) {
@@ -637,7 +637,8 @@ function send(entry) {
 
 function cover() {
   overlay = new Map();
-  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, [one.action, one.labels[k]]));
+  // What stood before a removal is not known here: until the answer comes, it is nothing.
+  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, one.action === "restore" ? undefined : [one.action, one.labels[k]]));
   document.documentElement.dataset.unsaved = queue.length;
   shown();
 }
