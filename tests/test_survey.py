@@ -322,6 +322,16 @@ class TestHeic:
         (note,) = (note for note in open_dataset(photos).notes if "HEIC" in note)
         assert note.startswith("3 of them are HEIC images; pip install 'dspt[heic]'")
 
+    def test_without_the_package_they_are_listed_with_what_to_install(self, photos, monkeypatch):
+        monkeypatch.setattr(folder, "reads_heic", lambda: False)
+        (photos / "cat" / "phone.HEIC").write_bytes(b"")
+        (fault,) = open_dataset(photos, skip_bad=True).skipped
+        assert fault.name == str(photos / "cat" / "phone.HEIC")
+        assert "pip install 'dspt[heic]'" in fault.reason
+        # They stop nobody, so that a check does not complain of them.
+        open_dataset(photos)
+        assert survey(open_dataset(photos, skip_bad=True)).ok
+
     def test_without_the_package_an_image_is_refused_with_its_name(self, monkeypatch):
         monkeypatch.setattr(images, "reads_heic", lambda: False)
         with pytest.raises(BadImage, match=r"HEIC image.*pip install 'dspt\[heic\]'"):
