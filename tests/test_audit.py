@@ -280,8 +280,16 @@ class TestALookAtTheImages:
         other.save(tmp_path / "c.png")
         other.resize((80, 80)).save(tmp_path / "d.png")
         found = look_at_all([str(tmp_path / f"{name}.png") for name in "abcd"], QUIET)
-        assert found.duplicate_groups[0] == (0, 1)
+        assert found.duplicate_groups == ((0, 1), (2, 3))
         assert found.identical_groups == 1
+
+    def test_copies_of_an_image_that_is_also_there_in_another_size_are_counted_once(self, tmp_path):
+        picture("one").save(tmp_path / "a.png")
+        (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes())
+        picture("one").resize((80, 80)).save(tmp_path / "c.png")
+        found = look_at_all([str(tmp_path / f"{name}.png") for name in "abc"], QUIET)
+        assert found.duplicate_groups == ((0, 1, 2),)
+        assert found.identical_groups == 0
 
     def test_what_was_seen_is_not_opened_again(self, tmp_path, monkeypatch):
         files = []

@@ -164,7 +164,7 @@ class Audit:
 
     @property
     def groups(self) -> np.ndarray:
-        """The number of the first duplicate group that each sample is in, from 0 (N,); -1 for none."""
+        """The number of the duplicate group that each sample is in, from 0 (N,); -1 for none."""
         found = np.full(len(self.labels), -1)
         for number, rows in reversed(list(enumerate(self.duplicate_groups))):
             found[list(rows)] = number

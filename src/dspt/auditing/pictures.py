@@ -110,9 +110,11 @@ def look_at_all(items: Sequence[Any], reporter: Reporter, memory: Path | None = 
     prints = Prints()
     for one in records:
         prints.add(_print(one))
-    identical = prints.identical()
-    groups = [*identical, *prints.near()]
-    return Looks(_issues(records), tuple(map(tuple, groups)), len(identical))
+    alike = prints.near()
+    met = {row for group in alike for row in group}
+    # Copies of an image that is also there in another size are one group with it, or they would be counted twice.
+    identical = [group for group in prints.identical() if group[0] not in met]
+    return Looks(_issues(records), tuple(map(tuple, [*identical, *alike])), len(identical))
 
 
 def _record(item: Any) -> Any:
