@@ -488,6 +488,26 @@ class TestTheCommand:
         assert status == 2
         assert "in the folder of the images" in errors
 
+    @pytest.mark.parametrize("out", ["photos/report", "photos/cat/report", "link/report"])
+    def test_a_manifest_lets_no_report_in_among_its_images(self, dspt, photos, clip, tmp_path, out):
+        rows = [f"photos/{path.parent.name}/{path.name},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label", *rows]))
+        (tmp_path / "link").symlink_to("photos")
+        before = sorted(tmp_path.rglob("*"))
+        status, _, errors = dspt("audit", "photos.csv", "--model", clip, "-q", "--out", out)
+        assert status == 2
+        assert "in the folder of the images" in errors
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_manifest_beside_its_images_has_its_report_there(self, dspt, photos, clip, tmp_path):
+        rows = []
+        for path in sorted(photos.glob("*/*.png")):
+            rows.append(f"{path.parent.name}-{path.name},{path.parent.name}")
+            path.rename(tmp_path / rows[-1].partition(",")[0])
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label", *rows]))
+        assert dspt("audit", "photos.csv", "--model", clip, "-q")[0] == 0
+        assert (tmp_path / "report" / "index.html").exists()
+
     def test_features_need_no_test_split(self, dspt, tmp_path):
         x, true = clouds(80)
         np.savez(tmp_path / "dino.npz", train_x=x, train_y=true, classnames=np.array(CLASSES))
