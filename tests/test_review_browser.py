@@ -371,6 +371,47 @@ def test_what_is_removed_by_mistake_is_as_it_was_and_not_judged(review, open_pag
     assert heard.complaints == []
 
 
+def test_what_is_decided_comes_last_in_a_list_that_is_made_again(review, open_page):
+    served = review(make_audit(), refit=lambda report, decided: make_audit())
+    page = open_page(served.address)
+    for row in (0, 1, 4):
+        card(page, row).locator("[data-what=take]").click()
+    saved(page)
+    assert rows(page) == list(range(12)), "nothing moves under one's hands"
+    page.reload()
+    page.wait_for_selector(".card[data-decided]")
+    last = [2, 3, *range(5, 12), 0, 1, 4]
+    assert rows(page) == last
+    assert card(page, 2).get_attribute("aria-current") == "true"
+    page.locator("#order").select_option("close")
+    page.wait_for_selector(".card[data-place='0'][data-row='11']")
+    assert rows(page) == [*last[:9][::-1], 4, 1, 0]
+    page.locator("#order").select_option("name")
+    named = sorted(range(12), key=lambda row: make_audit().items[row])
+    page.wait_for_selector(f".card[data-place='0'][data-row='{named[0]}']")
+    assert rows(page) == named
+
+
+def test_all_like_this_are_those_that_are_not_decided(review, open_page):
+    audit = make_audit(samples=200, wrong=50)
+    served = review(audit)
+    page = open_page(served.address)
+    pair = audit.labels * 4 + audit.ranked[0]
+    like = [row for row in range(50) if pair[row] == pair[0]]
+    assert len(like) > 3
+    button = card(page, like[-1]).locator(".like")
+    assert button.text_content().startswith(f"Select {len(like)} like this")
+    card(page, like[0]).locator("[data-what=keep]").click()
+    saved(page)
+    assert button.text_content().startswith(f"Select {len(like) - 1} like this")
+    for row in like[1:-1]:
+        card(page, row).locator("[data-what=keep]").click()
+    saved(page)
+    assert button.is_hidden(), "there is none but itself"
+    card(page, like[0]).locator(".like").click()
+    assert page.locator("#selected-count").text_content() == "1 selected"
+
+
 def test_who_keeps_what_is_likely_right_agrees_and_who_removes_says_nothing(review, open_page):
     audit = make_audit()
     served = review(audit, budget=20)
@@ -603,6 +644,47 @@ def test_a_phone_needs_no_scrolling_sideways(review, open_page, heard, tmp_path,
             wide = page.evaluate("() => document.documentElement.scrollWidth")
             assert wide <= width, tab.text_content()
     assert heard.complaints == []
+
+
+def test_a_phone_keeps_short_words_whole_and_room_for_the_list(review, open_page):
+    audit = with_findings(unusable=(Fault("cat/" + "a_long_name_" * 9 + ".png", "not a whole image", "train"),))
+    page = open_page(review(audit, refit=lambda report, decided: audit).address, width=390)
+    page.locator(".card [data-what=take]").first.click()
+    saved(page)
+    height = "() => document.getElementById('dock').offsetHeight"
+    assert page.evaluate(height) <= 60
+    page.locator(".card input").first.click()
+    assert page.evaluate(height) <= 90, "also with buttons for what is selected"
+    page.locator("#tab-unusable").click()
+    lines = """cells => cells.map(cell => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map(one => one.top)).size;
+    })"""
+    assert page.locator(".facts th, .facts td:last-child").evaluate_all(lines) == [1, 1, 1, 1]
+    assert page.locator(".facts td:first-child").evaluate_all(lines)[0] > 1
+
+
+def test_names_of_classes_are_shown_whole(open_page, tmp_path):
+    names = ("American Staffordshire Terrier", "Staffordshire Bull Terrier or what looks like it", "dog", "fox")
+    page = open_page(write_page(make_audit(class_names=names), tmp_path, draw).as_uri())
+    cut = page.locator(".side .line, .bars .name").evaluate_all(
+        "all => all.filter(e => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight + 1).length"
+    )
+    assert cut == 0
+    assert page.locator(".side .class").first.evaluate("e => getComputedStyle(e).textOverflow") == "clip"
+
+
+def test_small_numbers_have_a_colour_beside_large_ones(open_page, tmp_path):
+    probabilities = np.eye(4)[np.arange(400) % 4]
+    probabilities[:, 1][np.arange(400) % 4 == 0] = 1  # a hundred of the first class are the second
+    probabilities[np.arange(400) % 4 == 0, 0] = 0
+    probabilities[1] = [0, 0, 1, 0]  # and one of the second is the third
+    audit = make_audit(samples=400, probabilities=probabilities.astype(np.float32), examples=None)
+    page = open_page(write_page(audit, tmp_path, draw).as_uri())
+    part = "cell => +cell.style.getPropertyValue('--part')"
+    assert page.locator(".heat button[data-pair='0-1']").evaluate(part) == 1
+    assert page.locator(".heat button[data-pair='1-2']").evaluate(part) == pytest.approx(0.1)
 
 
 def test_dark_follows_the_system_until_somebody_chooses(open_page, tmp_path):

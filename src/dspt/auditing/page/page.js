@@ -50,7 +50,7 @@ let data, images, suspects, classes, findings, given, count;
 // Whether anything is known of the labels: if not, nothing is proposed, and no label has a probability.
 let canTell;
 let sheetRules, sheetsKnown = new Set();
-let lowered = null, numbers = null;
+let lowered = null, numbers = null, unsettled = null;
 // The rows of the list (positions among the suspects) in the order shown, the page, and where the cursor is in it.
 let listed = [], page = 0, cursor = 0, anchor = 0;
 let selected = new Set();
@@ -118,7 +118,7 @@ function showOverview() {
   const most = Math.max(...counts.flat(), 1e-9);
   const head = make("tr", {}, make("th", { class: "corner", scope: "col" }, "given ↓ true →"),
     ...shown.map(label => make("th", { scope: "col", title: classes[label] }, make("span", { dir: "auto" }, classes[label]))));
-  const body = shown.map((from, i) => make("tr", {}, make("th", { scope: "row", title: classes[from], dir: "auto" }, classes[from]),
+  const body = shown.map((from, i) => make("tr", {}, make("th", { scope: "row", title: classes[from] }, make("span", { dir: "auto" }, classes[from])),
     ...shown.map((to, j) => {
       if (i === j) return make("td", { class: "same" });
       const value = counts[i][j];
@@ -129,7 +129,8 @@ function showOverview() {
         "aria-label": `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
         onclick: () => choosePair(from, to),
       }, value >= 0.5 ? number(value) : "");
-      cell.style.setProperty("--part", value / most);
+      // By the root, or a few large numbers would leave the others without a colour.
+      cell.style.setProperty("--part", Math.sqrt(value / most));
       return make("td", {}, cell);
     })));
   $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "1.85rem");
@@ -350,8 +351,12 @@ const reach = () => REVIEW && ["done", "against"].includes($("state").value) ? s
 
 function ordered(found) {
   const order = $("order").value;
-  if (order === "sure") return found;
-  if (order === "close") return found.reverse();
+  if (order === "sure" || order === "close") {
+    // Those that are decided come last: after a refit they are the surest, and nobody has to look at them again.
+    const open = [], done = [];
+    for (const i of order === "sure" ? found : found.reverse()) (REVIEW && decisionOf(rowOf(i)) ? done : open).push(i);
+    return [...open, ...done];
+  }
   const by = (...keys) => found.sort((a, b) => {
     for (const one of keys) { const x = one(a), y = one(b); if (x < y) return -1; if (x > y) return 1; }
     return a - b;
@@ -370,6 +375,15 @@ function pairCounts() {
     for (let i = 0; i < count; i++) numbers.set(pairOf(i), (numbers.get(pairOf(i)) || 0) + 1);
   }
   return numbers;
+}
+
+// How many of each pair of classes are not decided yet.
+function openCounts() {
+  if (!unsettled) {
+    unsettled = new Map();
+    for (let i = 0; i < count; i++) if (!REVIEW || !decisionOf(rowOf(i))) unsettled.set(pairOf(i), (unsettled.get(pairOf(i)) || 0) + 1);
+  }
+  return unsettled;
 }
 
 function refresh(first = false) {
@@ -420,8 +434,8 @@ function card(i, place) {
   const image = suspects.image[i], from = given[i], to = suspects.proposed[i];
   const both = suspects.examples[i];
   const side = (kind, what, label, p, some) => make("div", { class: `side ${kind}` },
-    make("div", { class: "line" }, make("span", { class: "what" }, what),
-      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label]), p === null ? "" : make("span", { class: "p" }, percent(p))),
+    make("div", { class: "line" }, make("span", { class: "what" }, what), p === null ? "" : make("span", { class: "p" }, percent(p)), " ",
+      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label])),
     hasPictures() && some && some.length ? make("div", { class: "strip" },
       ...some.map(one => thumb(one, `surely ${classes[label]}: ${nameOf(one)}`))) : "");
   const box = make("input", { type: "checkbox", "aria-label": `Select ${nameOf(image)}` });
@@ -433,7 +447,6 @@ function card(i, place) {
       ? showPicture(make("button", { type: "button", class: "thumb", "aria-label": `Enlarge ${nameOf(image)}`, onclick: () => { moveTo(place); zoom(); } }), image)
       : thumb(image, nameOf(image)));
   }
-  const like = canTell ? pairCounts().get(pairOf(i)) : 0;
   const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, ${called(i)} ${classes[to]}` : ""}` },
     make("div", { class: "file" }, make("label", {}, box),
       make("span", { class: "path", dir: "auto", title: nameOf(image) }, nameOf(image)),
@@ -446,8 +459,8 @@ function card(i, place) {
       canTell && classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
         ? make("p", { class: "runner", dir: "auto" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
       REVIEW ? make("p", { class: "verdict", dir: "auto" }) : "",
-      like > 1 ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
-        `Select ${number(like)} like this`, " ", key("l")) : ""),
+      canTell ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label that are not decided", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
+        make("span"), " ", key("l")) : ""),
     REVIEW ? make("div", { class: "buttons", role: "group", "aria-label": "Decision" },
       ...[["keep", "Keep", `Keep ${classes[from]}`, "k"], ["take", "Take", `Take ${classes[to]}`, "p"], ["other", "Other", "Choose another class", "c"], ["remove", "Remove", "Remove the image from the set", "x"]]
         .filter(([what]) => canTell || what !== "take")
@@ -480,8 +493,13 @@ function mark() {
     if (here) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current");
     element.classList.toggle("selected", selected.has(i));
     element.querySelector("input").checked = selected.has(i);
+    const decision = decisionOf(rowOf(i)), like = element.querySelector(".like");
+    if (like) {
+      const open = openCounts().get(pairOf(i)) || 0;
+      like.hidden = open < (decision ? 1 : 2);
+      like.firstChild.textContent = `Select ${number(open)} like this`;
+    }
     if (!REVIEW) continue;
-    const decision = decisionOf(rowOf(i));
     if (decision) element.dataset.decided = decision[0]; else delete element.dataset.decided;
     element.querySelector(".verdict").textContent = verdict(i, decision);
     const done = !decision ? "" : decision[0] === "relabel" ? (decision[1] === suspects.proposed[i] ? "take" : "other") : decision[0];
@@ -573,7 +591,8 @@ function showDock() {
   const { expected, expected_everywhere: everywhere } = data.summary;
   if (expected !== null) words.push(`about ${number(Math.max(0, expected - settled))} wrong left here, ${number(Math.max(0, everywhere - settled))} in the whole set`);
   if (judged) words.push(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`);
-  $("progress-words").textContent = words.join(" · ");
+  // On a phone there is room for the first of them alone.
+  $("progress-words").replaceChildren(words[0], ...words.slice(1).map(one => make("span", { class: "more" }, ` · ${one}`)));
 }
 
 async function copyNames() {
@@ -644,6 +663,7 @@ function cover() {
 }
 
 function shown() {
+  unsettled = null;
   if (current.tab === "suspects") mark(); else if (current.other) current.other();
   showDock();
 }
