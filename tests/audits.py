@@ -34,8 +34,9 @@ def make_audit(
     probabilities[np.arange(samples), true] = sure
     examples = np.full((samples, 2, 3), -1, np.int32)
     right = [np.flatnonzero((true == c) & (labels == c))[:3] for c in range(classes)]
-    for row in range(wrong):
-        for side, c in enumerate((labels[row], true[row])):
+    other = np.where(np.arange(samples) < wrong, true, np.where(labels == 0, 1, 0))  # the first of equals
+    for row in range(samples):
+        for side, c in enumerate((labels[row], other[row])):
             examples[row, side, : len(right[c])] = right[c]
     rates = np.array([(true != labels)[labels == c].mean() if (labels == c).any() else np.nan for c in range(classes)])
     facts: dict[str, Any] = {

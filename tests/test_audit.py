@@ -280,8 +280,16 @@ class TestALookAtTheImages:
         other.save(tmp_path / "c.png")
         other.resize((80, 80)).save(tmp_path / "d.png")
         found = look_at_all([str(tmp_path / f"{name}.png") for name in "abcd"], QUIET)
-        assert found.duplicate_groups[0] == (0, 1)
+        assert found.duplicate_groups == ((0, 1), (2, 3))
         assert found.identical_groups == 1
+
+    def test_copies_of_an_image_that_is_also_there_in_another_size_are_counted_once(self, tmp_path):
+        picture("one").save(tmp_path / "a.png")
+        (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes())
+        picture("one").resize((80, 80)).save(tmp_path / "c.png")
+        found = look_at_all([str(tmp_path / f"{name}.png") for name in "abc"], QUIET)
+        assert found.duplicate_groups == ((0, 1, 2),)
+        assert found.identical_groups == 0
 
     def test_what_was_seen_is_not_opened_again(self, tmp_path, monkeypatch):
         files = []
@@ -405,6 +413,15 @@ class TestTheFolder:
         assert not set(again.looks(5).tolist()) & set(seen)
         assert (again.examples[again.looks(5)] >= 0).any()
 
+    def test_a_label_that_is_likely_right_has_examples_of_the_best_other_class(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none", budget=100)
+        right = [row for row in found.looks(100) if not found.is_label_issue[row]]
+        assert len(right) > 50
+        for row in right:
+            given, other = (found.labels[some[some >= 0]] for some in found.examples[row])
+            assert set(given) == {found.labels[row]}
+            assert set(other) == {np.where(np.arange(4) == found.labels[row], -1, found.probabilities[row]).argmax()}
+
     def test_decisions_make_the_rest_better_known(self, tmp_path):
         source = dataset()
         before = audit(source, tmp_path / "report", "none")
@@ -470,6 +487,26 @@ class TestTheCommand:
         status, _, errors = dspt("audit", "photos", "--model", clip, "-q", "--table", "photos/cat/rows.csv")
         assert status == 2
         assert "in the folder of the images" in errors
+
+    @pytest.mark.parametrize("out", ["photos/report", "photos/cat/report", "link/report"])
+    def test_a_manifest_lets_no_report_in_among_its_images(self, dspt, photos, clip, tmp_path, out):
+        rows = [f"photos/{path.parent.name}/{path.name},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label", *rows]))
+        (tmp_path / "link").symlink_to("photos")
+        before = sorted(tmp_path.rglob("*"))
+        status, _, errors = dspt("audit", "photos.csv", "--model", clip, "-q", "--out", out)
+        assert status == 2
+        assert "in the folder of the images" in errors
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_manifest_beside_its_images_has_its_report_there(self, dspt, photos, clip, tmp_path):
+        rows = []
+        for path in sorted(photos.glob("*/*.png")):
+            rows.append(f"{path.parent.name}-{path.name},{path.parent.name}")
+            path.rename(tmp_path / rows[-1].partition(",")[0])
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label", *rows]))
+        assert dspt("audit", "photos.csv", "--model", clip, "-q")[0] == 0
+        assert (tmp_path / "report" / "index.html").exists()
 
     def test_features_need_no_test_split(self, dspt, tmp_path):
         x, true = clouds(80)

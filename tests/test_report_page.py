@@ -111,10 +111,19 @@ def test_a_budget_shows_so_many_and_how_many_of_them_should_be_wrong():
     expected = float((1 - audit.label_quality[rows]).sum())
     assert data["summary"]["expected"] == pytest.approx(expected, abs=0.01)
     assert f"about {round(expected)} of them should be wrong" in data["summary"]["explanation"]
-    # The last eight are most likely right: another class is shown all the same, and no examples of the given one twice.
-    given = audit.labels[rows]
-    assert all(np.array(data["suspects"]["proposed"]) != given)
-    assert data["suspects"]["examples"][-1][1] == []
+    # The last eight are most likely right: another class is shown all the same, with its own examples.
+    given, proposed = audit.labels[rows], np.array(data["suspects"]["proposed"])
+    assert all(proposed != given)
+    for position, both in enumerate(data["suspects"]["examples"]):
+        for some, c in zip(both, (given[position], proposed[position]), strict=True):
+            assert some != []
+            assert all(data["images"]["label"][one] == c for one in some)
+
+
+def test_examples_of_a_class_that_is_not_shown_are_left_out():
+    audit = make_audit()
+    audit.examples[:, 1] = audit.examples[:, 0]  # as older reports have them where the label is likely right
+    assert all(given and not other for given, other in page_data(audit, budget=20)["suspects"]["examples"])
 
 
 def test_where_nothing_can_be_told_nothing_is_said_to_be_wrong():

@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -119,13 +120,19 @@ def test_decisions_follow_the_names_of_samples_and_classes(path):
         assert made.faults() == []
 
 
-def test_whether_it_was_proposed_is_kept(path):
+def test_whether_it_was_the_likeliest_class_is_kept(path):
+    def agreed():
+        with Decisions(path, ITEMS, NAMES) as made:
+            return [made.current()[row].agreed for row in range(4)]
+
     with Decisions(path, ITEMS, NAMES) as made:
-        made.decide([0, 1], RELABEL, [2, 2], proposed=[2, 1])
-        made.decide([2], KEEP, 1, proposed=[1])
-        made.decide([3], REMOVE)
+        made.decide([0, 1], RELABEL, [2, 2], likeliest=[2, 1])
+        made.decide([2, 3], KEEP, [1, 1], likeliest=[1, 0])
+    assert agreed() == [True, False, True, False]
     with Decisions(path, ITEMS, NAMES) as made:
-        assert {row: one.agreed for row, one in made.current().items()} == {0: True, 1: False, 2: False, 3: None}
+        made.decide([0, 1], REMOVE, likeliest=[2, 1])
+        made.decide([2], KEEP, 1)
+    assert agreed() == [None, None, None, False]
 
 
 def test_many_decisions_of_different_kinds_are_one_batch(decisions, path):
@@ -243,6 +250,52 @@ def test_a_damaged_file_is_one_sentence(path, kind):
         Decisions(path, ITEMS, NAMES)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_was_decided_before_a_removal_can_stand_again(path):
+    with Decisions(path, ITEMS, NAMES) as made:
+        made.decide([0], RELABEL, 2, likeliest=[2])
+        made.decide([1], KEEP, 1)
+        made.decide([0, 1, 2, 3], REMOVE)
+        batch = made.restore([0, 1, 2], request="again")
+        assert made.restore([0, 1, 2], request="again") == batch
+        expected = {0: Decision(RELABEL, 2), 1: Decision(KEEP, 1), 3: Decision(REMOVE, -1)}
+        assert made.current() == expected, "nobody has decided about row 2"
+        assert made.current()[0].agreed is True
+        assert made.of([2]) == {2: None}
+        assert made.since(0)[1] == {**expected, 2: None}
+        assert made.faults() == []
+    with Decisions(path, ("b.png", "x.png"), NAMES) as made:
+        assert {fault.name for fault in made.faults()} == {"a.png", "d.png"}
+    with Decisions(path, ITEMS, NAMES) as made:
+        assert made.undo() == batch
+        assert made.current() == {row: Decision(REMOVE, -1) for row in range(4)}
+        made.restore([2])
+        made.restore([2])
+        assert 2 not in made.current()
+        with pytest.raises(InputError, match="row 9"):
+            made.restore([9])
+
+
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
+def test_a_list_that_is_taken_away_under_a_review_takes_no_decision(tmp_path, what):
+    report, elsewhere = tmp_path / "report", tmp_path / "elsewhere"
+    report.mkdir()
+    with Decisions(report / "decisions.sqlite", ITEMS, NAMES) as made:
+        made.decide([0], KEEP, 1)
+        if what == "deleted":
+            shutil.rmtree(report)
+        else:
+            report.rename(elsewhere)
+        if what == "replaced":
+            shutil.copytree(elsewhere, report)
+        for attempt in (lambda: made.decide([1], REMOVE), made.undo, lambda: made.since(0)):
+            with pytest.raises(FileError, match="moved or deleted"):
+                attempt()
+        if what == "moved":
+            elsewhere.rename(report)
+            made.decide([2], REMOVE)
+            assert set(made.current()) == {0, 2}
 
 
 def test_an_empty_file_is_a_beginning(path):
@@ -447,7 +500,7 @@ def test_decide_undo_and_since(served):
     assert answer.json() == {"changed": [[0, "relabel", 2, agreed[0]], [1, "relabel", 3, agreed[1]]]}
     served.post("/decide", rows=[1], labels=[-1], action="remove")
     since = served.client.get("/decisions?since=0").json()
-    assert since["changed"] == [[0, "relabel", 2, agreed[0]], [1, "remove", -1, False]]
+    assert since["changed"] == [[0, "relabel", 2, agreed[0]], [1, "remove", -1, None]]
     assert served.post("/undo").json()["changed"] == [[1, "relabel", 3, agreed[1]]]
     later = served.client.get(f"/decisions?since={since['last']}").json()
     assert later["changed"] == [[1, "relabel", 3, agreed[1]]]
@@ -580,9 +633,9 @@ def test_refit_makes_the_list_again_from_what_was_decided(served):
     data = served.client.get("/data.json").json()
     assert len(data["suspects"]["image"]) == 6
     assert data["generation"] == answer.json()["generation"] != served.data["generation"]
-    assert served.client.get("/decisions").json()["changed"] == [[0, "remove", -1, False]]
+    assert served.client.get("/decisions").json()["changed"] == [[0, "remove", -1, None]]
     late = served.post("/decide", rows=[1], labels=[-1], action="remove")
-    assert late.status_code == 409, "the page shows an old list, whose numbers mean something else"
+    assert late.status_code == 409, "the page shows an old list, and is to know it"
 
 
 def test_a_refit_that_fails_is_a_sentence_and_leaves_the_list(tmp_path):
@@ -652,6 +705,17 @@ def test_where_nothing_is_proposed_nobody_agrees_or_disagrees(tmp_path):
     body = {"generation": generation, "rows": [0], "labels": [1], "action": "relabel"}
     answer = client.post("/decide", json=body, headers=ORIGIN)
     assert answer.json() == {"changed": [[0, "relabel", 1, None]]}
+
+
+def test_a_label_that_is_likely_right_is_agreed_with_by_keeping_it(tmp_path):
+    audit = make_audit()
+    client = _client(tmp_path, audit=audit, budget=20)
+    generation = client.get("/data.json").json()["generation"]
+    sure, wrong = 30, 0
+    for row, agreed in ((sure, True), (wrong, False)):
+        body = {"generation": generation, "rows": [row], "labels": [int(audit.labels[row])], "action": "keep"}
+        answer = client.post("/decide", json=body, headers=ORIGIN)
+        assert answer.json() == {"changed": [[row, "keep", int(audit.labels[row]), agreed]]}
 
 
 def test_without_refit_there_is_none(tmp_path):

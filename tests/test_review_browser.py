@@ -218,6 +218,54 @@ def test_two_tabs_see_each_other_and_lose_nothing(review, open_page, heard):
     assert heard.complaints == []
 
 
+def held(page):
+    """Keep a page from hearing of others; what it asked meanwhile waits for the function that is returned."""
+    waiting = []
+    page.route("**/decisions?*", lambda route: waiting.append(route))
+    page.wait_for_event("request", predicate=lambda request: "/decisions?" in request.url)
+
+    def let_go():
+        page.unroute("**/decisions?*")
+        for route in waiting:
+            route.continue_()
+
+    return let_go
+
+
+def test_what_was_decided_on_a_list_that_another_tab_made_again_is_saved(review, open_page):
+    served = review(make_audit(), refit=lambda report, decided: make_audit(wrong=12 - len(decided)))
+    one = open_page(served.address)
+    other = open_page(served.address, one.context)
+    one.keyboard.press("k")
+    saved(one)
+    let_go = held(other)
+    other.route("**/decide", lambda route: route.abort())
+    card(other, 5).locator("[data-what=remove]").click()
+    card(other, 6).locator("[data-what=keep]").click()
+    one.locator("#refit").click()
+    one.wait_for_selector("#tab-suspects .number:text-is('11')")
+    assert other.locator("#tab-suspects .number").text_content() == "12", "it does not know of the new list"
+    let_go()
+    other.unroute("**/decide")
+    other.wait_for_selector("#tab-suspects .number:text-is('11')")
+    saved(other)
+    assert {row: made.action for row, made in served.current().items()} == {0: KEEP, 5: REMOVE, 6: KEEP}
+
+
+def test_what_was_decided_about_another_report_is_told_and_not_saved_here(review, open_page, tmp_path):
+    served = review(make_audit())
+    page = open_page(served.address)
+    held(page)
+    page.route("**/decide", lambda route: route.fulfill(status=409, json={"error": "made again"}))
+    page.unroute("**/decisions?*")
+    page.route("**/decisions?*", lambda route: route.fulfill(json={"about": "other", "generation": 1, "changed": []}))
+    page.keyboard.press("k")
+    page.wait_for_selector(
+        "#trouble:has-text('Another report is reviewed at this address now. Not saved yet: 1 decision')"
+    )
+    assert served.current() == {}
+
+
 def test_a_decision_that_is_not_saved_is_told_and_saved_later(review, open_page):
     served = review(make_audit())
     page = open_page(served.address)
@@ -298,6 +346,96 @@ def test_refit_brings_a_new_list(review, open_page, heard):
     assert heard.complaints == []
 
 
+def test_what_is_removed_by_mistake_is_as_it_was_and_not_judged(review, open_page, heard):
+    served = review(with_findings())
+    page = open_page(served.address)
+    page.locator("#tab-duplicates").click()
+
+    def tile(row):
+        return page.locator(f".tile[data-row='{row}']")
+
+    for row in (20, 24):
+        tile(row).locator("button").click()
+        page.wait_for_selector(f".tile[data-row='{row}'][data-decided=remove]")
+    saved(page)
+    assert served.current() == {20: Decision(REMOVE, -1), 24: Decision(REMOVE, -1)}
+    tile(20).locator("button").click()
+    page.wait_for_selector(".tile[data-row='20']:not([data-decided])")
+    saved(page)
+    assert served.current() == {24: Decision(REMOVE, -1)}
+    assert "agreed" not in page.locator("#progress-words").text_content()
+    page.keyboard.press("u")
+    page.wait_for_selector(".tile[data-row='20'][data-decided=remove]")
+    saved(page)
+    assert set(served.current()) == {20, 24}
+    assert heard.complaints == []
+
+
+def test_what_is_decided_comes_last_in_a_list_that_is_made_again(review, open_page):
+    served = review(make_audit(), refit=lambda report, decided: make_audit())
+    page = open_page(served.address)
+    for row in (0, 1, 4):
+        card(page, row).locator("[data-what=take]").click()
+    saved(page)
+    assert rows(page) == list(range(12)), "nothing moves under one's hands"
+    page.reload()
+    page.wait_for_selector(".card[data-decided]")
+    last = [2, 3, *range(5, 12), 0, 1, 4]
+    assert rows(page) == last
+    assert card(page, 2).get_attribute("aria-current") == "true"
+    page.locator("#order").select_option("close")
+    page.wait_for_selector(".card[data-place='0'][data-row='11']")
+    assert rows(page) == [*last[:9][::-1], 4, 1, 0]
+    page.locator("#order").select_option("name")
+    named = sorted(range(12), key=lambda row: make_audit().items[row])
+    page.wait_for_selector(f".card[data-place='0'][data-row='{named[0]}']")
+    assert rows(page) == named
+
+
+def test_all_like_this_are_those_that_are_not_decided(review, open_page):
+    audit = make_audit(samples=200, wrong=50)
+    served = review(audit)
+    page = open_page(served.address)
+    pair = audit.labels * 4 + audit.ranked[0]
+    like = [row for row in range(50) if pair[row] == pair[0]]
+    assert len(like) > 3
+    button = card(page, like[-1]).locator(".like")
+    assert button.text_content().startswith(f"Select {len(like)} like this")
+    card(page, like[0]).locator("[data-what=keep]").click()
+    saved(page)
+    assert button.text_content().startswith(f"Select {len(like) - 1} like this")
+    for row in like[1:-1]:
+        card(page, row).locator("[data-what=keep]").click()
+    saved(page)
+    assert button.is_hidden(), "there is none but itself"
+    card(page, like[0]).locator(".like").click()
+    assert page.locator("#selected-count").text_content() == "1 selected"
+
+
+def test_who_keeps_what_is_likely_right_agrees_and_who_removes_says_nothing(review, open_page):
+    audit = make_audit()
+    served = review(audit, budget=20)
+    page = open_page(served.address)
+    card(page, 0).locator("[data-what=take]").click()  # likely wrong, all but the last eight
+    card(page, 1).locator("[data-what=keep]").click()
+    card(page, 2).locator("[data-what=remove]").click()
+    right = audit.looks(20)[12:14].tolist()
+    card(page, right[0]).locator("[data-what=keep]").click()
+    # Before and after the server has answered.
+    page.route("**/decide", lambda route: route.abort())
+    card(page, right[1]).locator("[data-what=take]").click()
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "you agreed with 2 of 4" in page.locator("#progress-words").text_content()
+    page.unroute("**/decide")
+    saved(page)
+    assert "you agreed with 2 of 4" in page.locator("#progress-words").text_content()
+    agreed = {row: made.agreed for row, made in served.current().items()}
+    assert agreed == {0: True, 1: False, 2: None, right[0]: True, right[1]: False}
+    page.locator("#state").select_option("against")
+    page.wait_for_selector("#count:has-text('2 of')")
+    assert set(rows(page)) == {1, right[1]}
+
+
 def test_a_label_that_was_kept_is_found_among_the_decided_after_a_refit(review, open_page, heard):
     def refit(report, decided):
         # what was kept is right, and no longer among those called wrong
@@ -346,6 +484,16 @@ def test_where_nothing_can_be_told_the_page_claims_nothing(review, open_page, he
     assert "wrong" not in words
     assert "agreed" not in words
     assert heard.complaints == []
+
+
+def test_where_the_label_is_likely_right_the_other_class_is_not_called_proposed(open_page, tmp_path):
+    audit = make_audit()
+    page = open_page(write_page(audit, tmp_path / "page", draw, budget=20).as_uri())
+    words = {row: card(page, row).locator(".what").all_text_contents() for row in rows(page)}
+    assert words == {
+        row: ["given", "proposed" if audit.is_label_issue[row] else "or else"] for row in audit.looks(20).tolist()
+    }
+    assert page.locator(".side.proposed .strip").count() == 20, "examples of both classes are beside every one"
 
 
 def test_bars_are_as_long_as_the_share_they_stand_for(open_page, tmp_path):
@@ -496,6 +644,47 @@ def test_a_phone_needs_no_scrolling_sideways(review, open_page, heard, tmp_path,
             wide = page.evaluate("() => document.documentElement.scrollWidth")
             assert wide <= width, tab.text_content()
     assert heard.complaints == []
+
+
+def test_a_phone_keeps_short_words_whole_and_room_for_the_list(review, open_page):
+    audit = with_findings(unusable=(Fault("cat/" + "a_long_name_" * 9 + ".png", "not a whole image", "train"),))
+    page = open_page(review(audit, refit=lambda report, decided: audit).address, width=390)
+    page.locator(".card [data-what=take]").first.click()
+    saved(page)
+    height = "() => document.getElementById('dock').offsetHeight"
+    assert page.evaluate(height) <= 60
+    page.locator(".card input").first.click()
+    assert page.evaluate(height) <= 90, "also with buttons for what is selected"
+    page.locator("#tab-unusable").click()
+    lines = """cells => cells.map(cell => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map(one => one.top)).size;
+    })"""
+    assert page.locator(".facts th, .facts td:last-child").evaluate_all(lines) == [1, 1, 1, 1]
+    assert page.locator(".facts td:first-child").evaluate_all(lines)[0] > 1
+
+
+def test_names_of_classes_are_shown_whole(open_page, tmp_path):
+    names = ("American Staffordshire Terrier", "Staffordshire Bull Terrier or what looks like it", "dog", "fox")
+    page = open_page(write_page(make_audit(class_names=names), tmp_path, draw).as_uri())
+    cut = page.locator(".side .line, .bars .name").evaluate_all(
+        "all => all.filter(e => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight + 1).length"
+    )
+    assert cut == 0
+    assert page.locator(".side .class").first.evaluate("e => getComputedStyle(e).textOverflow") == "clip"
+
+
+def test_small_numbers_have_a_colour_beside_large_ones(open_page, tmp_path):
+    probabilities = np.eye(4)[np.arange(400) % 4]
+    probabilities[:, 1][np.arange(400) % 4 == 0] = 1  # a hundred of the first class are the second
+    probabilities[np.arange(400) % 4 == 0, 0] = 0
+    probabilities[1] = [0, 0, 1, 0]  # and one of the second is the third
+    audit = make_audit(samples=400, probabilities=probabilities.astype(np.float32), examples=None)
+    page = open_page(write_page(audit, tmp_path, draw).as_uri())
+    part = "cell => +cell.style.getPropertyValue('--part')"
+    assert page.locator(".heat button[data-pair='0-1']").evaluate(part) == 1
+    assert page.locator(".heat button[data-pair='1-2']").evaluate(part) == pytest.approx(0.1)
 
 
 def test_dark_follows_the_system_until_somebody_chooses(open_page, tmp_path):

@@ -306,6 +306,38 @@ class TestPrints:
         assert take_print(np.full((9, 9), 7, np.uint8), "flat").bits == b""
 
 
+class TestSavedAgain:
+    """On images of 28 x 28 pixels with a black ground, of which any two are distinct."""
+
+    @staticmethod
+    def near(pictures) -> list[list[int]]:
+        found = Prints()
+        for each in pictures:
+            found.add(take_print(each, "image"))
+        return found.near()
+
+    @pytest.fixture
+    def distinct(self):
+        dataset = open_dataset("embedded")
+        return np.concatenate([dataset.train.items, dataset.test.items])
+
+    def test_distinct_images_are_not_taken_for_one(self, distinct):
+        assert self.near(distinct) == []
+
+    @pytest.mark.parametrize(("quality", "least"), [(90, 0.9), (75, 0.6)])
+    def test_most_copies_are_found(self, distinct, quality, least):
+        pictures = [Image.fromarray(image).convert("RGB") for image in distinct[::11]]
+        for each in pictures[:]:
+            file = io.BytesIO()
+            each.save(file, "JPEG", quality=quality)
+            pictures.append(Image.open(file))
+        half = len(pictures) // 2
+        expected = {(i, half + i) for i in range(half)}
+        found = set(map(tuple, self.near(pictures)))
+        assert found <= expected
+        assert len(found) >= least * half
+
+
 class TestHeic:
     def test_it_is_read_where_the_package_is(self, tmp_path, photos):
         heif = pytest.importorskip("pillow_heif")
@@ -321,6 +353,16 @@ class TestHeic:
             (photos / "cat" / f"{i}.heic").write_bytes(b"")
         (note,) = (note for note in open_dataset(photos).notes if "HEIC" in note)
         assert note.startswith("3 of them are HEIC images; pip install 'dspt[heic]'")
+
+    def test_without_the_package_they_are_listed_with_what_to_install(self, photos, monkeypatch):
+        monkeypatch.setattr(folder, "reads_heic", lambda: False)
+        (photos / "cat" / "phone.HEIC").write_bytes(b"")
+        (fault,) = open_dataset(photos, skip_bad=True).skipped
+        assert fault.name == str(photos / "cat" / "phone.HEIC")
+        assert "pip install 'dspt[heic]'" in fault.reason
+        # They stop nobody, so that a check does not complain of them.
+        open_dataset(photos)
+        assert survey(open_dataset(photos, skip_bad=True)).ok
 
     def test_without_the_package_an_image_is_refused_with_its_name(self, monkeypatch):
         monkeypatch.setattr(images, "reads_heic", lambda: False)

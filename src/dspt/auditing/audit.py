@@ -73,7 +73,7 @@ class Audit:
     inseparable : tuple of (int, int, float)
         Pairs of classes that cannot be told apart, and how much of them could be either.
     examples : int32 array of shape (N, 2, K)
-        Rows of the nearest images with surely right labels, of the given class and of the predicted one; -1 for none.
+        Rows of the nearest images with surely right labels, of the given class and of `proposed`; -1 for none.
     decided : bool array of shape (N,), optional
         Samples that somebody has decided about already.
     made_with : dict
@@ -138,6 +138,15 @@ class Audit:
         return first, second
 
     @property
+    def proposed(self) -> np.ndarray:
+        """The class that is proposed for each sample (N,): the most probable one that is not its label.
+
+        A label that is worth a look may well be right; what could be decided instead is then the best of the others.
+        """
+        first, second = self.ranked
+        return np.where(first == self.labels, second, first)
+
+    @property
     def suspects(self) -> np.ndarray:
         """The rows whose labels are called wrong, the surest first."""
         rows = np.flatnonzero(self.is_label_issue)
@@ -155,7 +164,7 @@ class Audit:
 
     @property
     def groups(self) -> np.ndarray:
-        """The number of the first duplicate group that each sample is in, from 0 (N,); -1 for none."""
+        """The number of the duplicate group that each sample is in, from 0 (N,); -1 for none."""
         found = np.full(len(self.labels), -1)
         for number, rows in reversed(list(enumerate(self.duplicate_groups))):
             found[list(rows)] = number

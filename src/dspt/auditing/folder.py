@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Evidence:
     scale: float
 
 
-def check_out(folder: Path | str, source: str = "") -> None:
+def check_out(folder: Path | str, source: str = "", images: Iterable[str] = ()) -> None:
     """Raise `InputError` if a report cannot be written there: among the images, or over something else.
 
     Parameters
@@ -55,11 +55,13 @@ def check_out(folder: Path | str, source: str = "") -> None:
         Where the report is to be.
     source : str
         The folder of the data; "" if it is none.
+    images : iterable of str
+        Other folders of images.
     """
     folder = Path(folder)
-    if source and os.path.isdir(source):
-        inside = os.path.join(os.path.realpath(source), "")
-        if os.path.join(os.path.realpath(folder), "").startswith(inside):
+    place = os.path.join(os.path.realpath(folder), "")
+    for inside in (source, *images):
+        if inside and os.path.isdir(inside) and place.startswith(os.path.join(os.path.realpath(inside), "")):
             raise InputError(
                 f"{folder}: it is in the folder of the images, which is left as it is; give another folder"
             )

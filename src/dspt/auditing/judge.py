@@ -79,24 +79,24 @@ def judge(
 
 
 def nearest_examples(
-    features: Features, labels: np.ndarray, predicted: np.ndarray, quality: np.ndarray, rows: np.ndarray
+    features: Features, labels: np.ndarray, proposed: np.ndarray, quality: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Return the rows (N, 2, K) of the nearest surely right images of the given and of the predicted class; -1: none.
+    """Return the rows (N, 2, K) of the nearest surely right images of the given and of the proposed class; -1: none.
 
     Parameters
     ----------
     features : array of shape (N, D)
-    labels, predicted : integer arrays of shape (N,)
-        The given class and the most probable one.
+    labels, proposed : integer arrays of shape (N,)
+        The given class and the most probable other one.
     quality : array of shape (N,)
         The probability that the given label is right.
     rows : integer array
         For whom examples are sought; the others have none.
     """
     found = np.full((len(labels), 2, EXAMPLES), -1, np.int32)
-    sure = np.flatnonzero((quality >= _SURE) & (predicted == labels))
+    sure = np.flatnonzero(quality >= _SURE)
     sure = sure[np.argsort(-quality[sure], kind="stable")]
-    for side, classes in enumerate((labels, predicted)):
+    for side, classes in enumerate((labels, proposed)):
         by_class = sure[np.argsort(labels[sure], kind="stable")]
         for c in np.unique(classes[rows]):
             asking = rows[classes[rows] == c]

@@ -31,8 +31,9 @@ _BLANK, _DARK, _LIGHT = 10.0, 80.0, 242.0
 # Variance of the Laplacian over that of the grey levels, the image brought to 64 pixels.
 _BLURRY, _BLURRY_SIDE = 0.01, 64
 
+# A table with other names in it is of another version, and what it says is not taken.
 _KEPT = np.dtype(
-    [("signature", "S16"), ("digest", "u1", 16), ("bits", "u1", 16), ("cells", "u1", 81), ("flat", "?")]
+    [("signature", "S16"), ("digest", "u1", 16), ("clear_bits", "u1", 16), ("cells", "u1", 81), ("flat", "?")]
     + [(name, "f4") for name in ("width", "height", "darkest", "brightest", "span", "sharpness")]
 )
 
@@ -110,9 +111,11 @@ def look_at_all(items: Sequence[Any], reporter: Reporter, memory: Path | None = 
     prints = Prints()
     for one in records:
         prints.add(_print(one))
-    identical = prints.identical()
-    groups = [*identical, *prints.near()]
-    return Looks(_issues(records), tuple(map(tuple, groups)), len(identical))
+    alike = prints.near()
+    met = {row for group in alike for row in group}
+    # Copies of an image that is also there in another size are one group with it, or they would be counted twice.
+    identical = [group for group in prints.identical() if group[0] not in met]
+    return Looks(_issues(records), tuple(map(tuple, [*identical, *alike])), len(identical))
 
 
 def _record(item: Any) -> Any:
@@ -125,7 +128,7 @@ def _record(item: Any) -> Any:
     record["digest"] = np.frombuffer(seen.print.digest, np.uint8)
     record["flat"] = not seen.print.bits
     if seen.print.bits:
-        record["bits"] = np.frombuffer(seen.print.bits, np.uint8)
+        record["clear_bits"] = np.frombuffer(seen.print.bits, np.uint8)
         record["cells"] = np.frombuffer(seen.print.cells, np.uint8)
     for name in ("width", "height", "darkest", "brightest", "span", "sharpness"):
         record[name] = getattr(seen, name)
@@ -134,7 +137,7 @@ def _record(item: Any) -> Any:
 
 def _print(record: np.void) -> Print:
     digest = record["digest"].tobytes()
-    return Print(digest) if record["flat"] else Print(digest, record["bits"].tobytes(), record["cells"].tobytes())
+    return Print(digest) if record["flat"] else Print(digest, record["clear_bits"].tobytes(), record["cells"].tobytes())
 
 
 def _issues(seen: np.ndarray) -> tuple[str, ...]:

@@ -198,15 +198,6 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
     return " ".join(words)
 
 
-def proposals(audit: Audit) -> np.ndarray:
-    """Return the class that is proposed for each sample (N,): the most probable one that is not its label.
-
-    A label that is worth a look may well be right; what could be decided instead is then the best of the others.
-    """
-    first, second = audit.ranked
-    return np.where(first == audit.labels, second, first)
-
-
 def page_data(
     audit: Audit,
     budget: int | None = None,
@@ -244,7 +235,7 @@ def page_data(
     quality = audit.label_quality
     first, second = audit.ranked
     right = first[rows] == audit.labels[rows]
-    proposed = proposals(audit)[rows]
+    proposed = audit.proposed[rows]
     runner = np.where(right, first[rows], second[rows])
     images = _Images()
     suspects: dict[str, list[Any]] = {
@@ -259,11 +250,11 @@ def page_data(
     for position, row in enumerate(rows.tolist()):
         suspects["image"].append(images.number(row))
         if known and audit.examples is not None and position < examples:
-            both = audit.examples[row][:, :4].tolist()
-            # Examples are those of the most probable class, which is no other one where the label may be right.
-            if right[position]:
-                both[1] = []
-            suspects["examples"].append([[images.number(one) for one in some if one >= 0] for some in both])
+            both = zip(audit.examples[row][:, :4], (audit.labels[row], proposed[position]), strict=True)
+            # An older report may have examples of a class that is not shown.
+            suspects["examples"].append(
+                [images.numbers(some[(some >= 0) & (audit.labels[some] == c)]) for some, c in both]
+            )
     expected, everywhere = (round(float((1 - each).sum()), 2) for each in (quality[rows[:listed]], quality))
     own = len(images.rows)
     found = _findings(audit, images)

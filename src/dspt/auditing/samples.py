@@ -308,7 +308,7 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
 def with_examples(found: Audit, features: Features, budget: int = 0) -> Audit:
     """Return an audit with the nearest surely right images of each suspect, or of as many as will be looked at."""
     rows = np.union1d(found.suspects, found.looks(budget))
-    return replace(found, examples=nearest_examples(features, found.labels, found.ranked[0], found.label_quality, rows))
+    return replace(found, examples=nearest_examples(features, found.labels, found.proposed, found.label_quality, rows))
 
 
 def _told(judged: Judged) -> dict[str, Any]:

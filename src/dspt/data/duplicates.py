@@ -1,8 +1,8 @@
 """Images that are there more than once: byte for byte, or saved again in another size or quality.
 
 Two images are near-identical if their brightness goes up and down at the same places (a difference hash: an image is
-cut into 9 x 9 cells, and 128 bits say whether a cell is brighter than the one to its left and the one above it; 3 may
-differ) and their cells are equally bright (within 3 of 256 levels on average). So an image that was scaled or
+cut into 9 x 9 cells, and 128 bits say whether a cell is clearly brighter than the one to its left and the one above it;
+3 may differ) and their cells are equally bright (within 3 of 256 levels on average). So an image that was scaled or
 recompressed is found, one that was cropped, mirrored or brightened is not. Images of nearly one colour are left out.
 """
 
@@ -28,6 +28,9 @@ _CELLS = 9
 _MOST_BITS, _MOST_LEVELS = 3, 3
 # Levels between the darkest and the brightest cell, below which there is nothing to compare.
 _FLAT = 8
+# A cell is brighter by more than this share of those levels, or a white background would have a bit for each level that
+# saving again has moved. With a larger share, distinct images of little contrast begin to look the same.
+_CLEARLY = 0.02
 # One more than bits may differ, so that two hashes that differ little agree in one of them at least.
 _BANDS = 4
 
@@ -76,10 +79,12 @@ def print_of(digest: bytes, picture: Image.Image | None) -> Print:
     if picture is None:
         return Print(digest)
     cells = np.asarray(picture.convert("L").resize((_CELLS, _CELLS), Image.Resampling.BOX))
-    if int(cells.max()) - int(cells.min()) < _FLAT:
+    span = int(cells.max()) - int(cells.min())
+    if span < _FLAT:
         return Print(digest)
-    across, down = cells[:-1, 1:] > cells[:-1, :-1], cells[1:, :-1] > cells[:-1, :-1]
-    bits = np.concatenate([across.ravel(), down.ravel()])
+    levels = cells.astype(np.int16)
+    across, down = levels[:-1, 1:] - levels[:-1, :-1], levels[1:, :-1] - levels[:-1, :-1]
+    bits = np.concatenate([across.ravel(), down.ravel()]) > _CLEARLY * span
     # Each band has bits from everywhere, so that few images share one for their white background.
     return Print(digest, np.packbits(bits.reshape(-1, _BANDS).T).tobytes(), cells.tobytes())
 

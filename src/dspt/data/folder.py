@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dspt.data.dataset import Dataset, Split, listed, make_dataset, unusable
-from dspt.data.images import HEIC_SUFFIXES, reads_heic
+from dspt.data.images import HEIC, HEIC_SUFFIXES, reads_heic
 from dspt.data.paths import Paths
 from dspt.internal.checks import is_text
 from dspt.internal.errors import Fault, InputError
@@ -44,7 +44,8 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
     test_fraction : float
         The part of each class that is held out, above 0 and below 1.
     skip_bad : bool
-        Leave out folders that cannot be used and list them in `Dataset.skipped`, instead of stopping at them.
+        Leave out folders that cannot be used and list them in `Dataset.skipped`, instead of stopping at them. HEIC
+        images that cannot be read here are listed there, too; they stop nobody.
     """
     notes: list[str] = []
     faults: list[Fault] = []
@@ -67,6 +68,8 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
     if test_root is not None and test is not None:
         test = _renumbered(test, test_names, names, test_root, train_root, faults, skip_bad)
     notes += ignored.notes()
+    if skip_bad:
+        faults += ignored.images
     return make_dataset(
         root.resolve().name,
         names,
@@ -127,10 +130,11 @@ def _split_folders(root: Path, notes: list[str]) -> tuple[Path, Path | None]:
 
 @dataclass
 class _Ignored:
-    """Files that are no images: how many of each suffix, and the first of them."""
+    """Files that are no images: how many of each suffix, and the first of them; and images that cannot be read here."""
 
     suffixes: Counter[str] = field(default_factory=Counter)
     first: str = ""
+    images: list[Fault] = field(default_factory=list)
 
     def add(self, file: str) -> None:
         self.first = self.first or file
@@ -178,6 +182,8 @@ def _classes(root: Path, split: str, faults: list[Fault], ignored: _Ignored) -> 
                     yield file
                 else:
                     ignored.add(file)
+                    if _suffix(file) in HEIC_SUFFIXES:
+                        ignored.images.append(Fault(file, HEIC, split))
             if count:
                 names.append(entry.name)
                 counts.append(count)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dspt.data.dataset import Dataset, Split, listed
 from dspt.data.duplicates import Print, Prints, take_print
-from dspt.data.images import BadImage
+from dspt.data.images import HEIC, BadImage
 from dspt.internal.errors import Fault, summary
 from dspt.internal.names import plain
 from dspt.internal.rounding import counted
@@ -166,6 +166,8 @@ def survey(dataset: Dataset, *, decode: bool = True, progress: Progress | None =
     progress : callable, optional
         Called with the number of images looked at so far and of all.
     """
+    # HEIC images in a folder that cannot be read here stop nobody; a note counts them.
+    skipped = [fault for fault in dataset.skipped if fault.reason != HEIC]
     faults: dict[str, Fault] = {}
     prints, printed = Prints(), array("q")
     total = len(dataset.train.labels) + len(dataset.test.labels)
@@ -186,7 +188,7 @@ def survey(dataset: Dataset, *, decode: bool = True, progress: Progress | None =
         sizes={name: (int(a), int(b)) for name, a, b in zip(dataset.class_names, *counts, strict=True)},
         missing=tuple(fault for fault in faults.values() if fault.reason == MISSING),
         broken=tuple(fault for fault in faults.values() if fault.reason != MISSING),
-        unusable=tuple(replace(fault, name=relative(fault.name, dataset.root)) for fault in dataset.skipped),
+        unusable=tuple(replace(fault, name=relative(fault.name, dataset.root)) for fault in skipped),
         duplicates=duplicates(prints, lambda i: _sample(dataset, printed[i])) if decode else None,
         suspicious=tuple(filter(_is_suspicious, dataset.class_names)),
         notes=dataset.notes,

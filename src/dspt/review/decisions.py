@@ -29,7 +29,8 @@ _PATIENCE = 60.0
 # So many rows are looked up one by one; for more, all are read.
 _FEW = 1000
 
-# Events are only ever added. An undo is one, too: its batch is the one taken back.
+# Events are only ever added. An undo is one, too: its batch is the one taken back. A sample that is relabelled as
+# nothing is one that nobody has decided about.
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,7 +54,7 @@ PRAGMA user_version = {_FORM};
 _STANDING = f"batch NOT IN (SELECT batch FROM events WHERE action = '{_UNDO}') AND action != '{_UNDO}'"
 
 
-# Row, item, occurrence, action, class, and whether it was proposed.
+# Row, item, occurrence, action, class, and whether it was the likeliest one.
 _Event = tuple[int, str, int, str, str | None, bool | None]
 
 
@@ -68,8 +69,8 @@ class Decision:
     label : int
         The class it has from then on: the given one if it is kept, -1 if it is removed.
     agreed : bool or None
-        Whether it is what was proposed when it was decided; None if that is not known. Two decisions that differ in
-        this alone are the same.
+        Whether it is the class that was the likeliest when it was decided; None if that is not known, and for a
+        sample that is removed. Two decisions that differ in this alone are the same.
     """
 
     action: str
@@ -113,6 +114,7 @@ class Decisions:
             )
         try:
             self._prepare()
+            self._opened = self._there()
         except BaseException:
             self._connection.close()
             raise
@@ -155,7 +157,7 @@ class Decisions:
         action: str,
         label: int | Sequence[int] | None = None,
         request: str | None = None,
-        proposed: Sequence[int] | None = None,
+        likeliest: Sequence[int] | None = None,
     ) -> int:
         """Return the number of a new batch: one decision about all these rows, which is undone as one.
 
@@ -171,10 +173,11 @@ class Decisions:
         request : str, optional
             A name for this call. One that is made again under the same name, because its answer was lost, changes
             nothing and returns the batch there is.
-        proposed : sequence of int, optional
-            The class that was proposed for each, to tell later how often that was right.
+        likeliest : sequence of int, optional
+            The most probable class of each, to tell later how often that was right: who keeps a label that most
+            probably is right agrees, too. A removal says nothing about classes.
         """
-        return self._add(self._events(rows, action, label, proposed), request)
+        return self._add(self._events(rows, action, label, likeliest), request)
 
     def take(self, decisions: Mapping[int, Decision]) -> int:
         """Return the number of a new batch: many decisions, each its own, which are taken whole and undone as one.
@@ -207,7 +210,7 @@ class Decisions:
             return batch
 
     def _events(
-        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, proposed: Sequence[int] | None
+        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, likeliest: Sequence[int] | None
     ) -> list[_Event]:
         if action not in ACTIONS:
             raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
@@ -222,7 +225,7 @@ class Decisions:
         if len(labels) != len(rows):
             raise InputError(f"labels: {len(labels)} for {len(rows)} rows")
         agreed = [
-            None if proposed is None else action == RELABEL and one == proposed[position]
+            None if likeliest is None or action == REMOVE else one == likeliest[position]
             for position, one in enumerate(labels)
         ]
         events = []
@@ -233,6 +236,28 @@ class Decisions:
                 raise InputError(f"label {one}: expected 0..{len(self._classes) - 1} for {len(self._classes)} classes")
             events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one], same))
         return events
+
+    def restore(self, rows: Sequence[int], request: str | None = None) -> int:
+        """Return the number of a new batch: what was decided before these rows were removed stands again, or nothing.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            The samples.
+        request : str, optional
+            A name for this call, as in `decide`.
+        """
+        events: list[_Event] = []
+        with self._told(), self._lock:
+            for event in self._events(rows, REMOVE, None, None):
+                row, item, occurrence = event[:3]
+                before = self._connection.execute(
+                    f"SELECT action, label, agreed FROM events WHERE item = ? AND occurrence = ? AND {_STANDING}"
+                    f" AND action != '{REMOVE}' ORDER BY id DESC LIMIT 1",
+                    (item, occurrence),
+                ).fetchone()
+                events.append((row, item, occurrence, *(before or (RELABEL, None, None))))
+            return self._add(events, request)
 
     def undo(self, request: str | None = None) -> int | None:
         """Return the number of the last batch that stood, after taking it back; None if there was none.
@@ -306,6 +331,7 @@ class Decisions:
             By row; None where a decision was undone and there is none now.
         """
         with self._told(), self._lock:
+            self._check_there()
             execute = self._connection.execute
             execute("BEGIN")
             try:
@@ -325,20 +351,22 @@ class Decisions:
         """Return decisions that stand but fit nothing any more: a sample or a class of that name is not there."""
         found = []
         for item, occurrence, action, label, _ in self._standing():
+            if action != REMOVE and label is None:
+                continue
             if (item, occurrence) not in self._rows:
                 found.append(Fault(item, f"decided ({action}), and no longer among the samples"))
-            elif action != REMOVE and label not in self._labels:
+            elif label is not None and label not in self._labels:
                 found.append(Fault(item, f"decided as {printable(label)!r}, and there is no such class any more"))
         return found
 
     def _decision(self, action: str, label: str | None, agreed: int | None) -> Decision | None:
-        """Return what an event says; None if its class is not there any more."""
+        """Return what an event says; None if that is nothing, or its class is not there any more."""
         same = None if agreed is None else bool(agreed)
         if action == REMOVE:
             return Decision(action, -1, same)
         return Decision(action, self._labels[label], same) if label in self._labels else None
 
-    def _standing(self) -> list[tuple[str, int, str, str, int | None]]:
+    def _standing(self) -> list[tuple[str, int, str, str | None, int | None]]:
         """Return the last decision of each sample that was not undone: name, occurrence, action, class, agreed."""
         with self._told(), self._lock:
             return self._connection.execute(
@@ -353,11 +381,28 @@ class Decisions:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection.execute
+                self._check_there()
                 self._connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
+
+    def _there(self) -> tuple[int, int] | None:
+        """Return by what the system knows the file that is at the path now; None if there is none."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _check_there(self) -> None:
+        """Raise `FileError` if the file was moved or deleted since it was opened: what is written would be lost."""
+        if self._there() != self._opened:
+            raise FileError(
+                f"{self.path}: the list of decisions is not there any more, it was moved or deleted; "
+                "put it back, or start the review anew"
+            )
 
     @contextmanager
     def _told(self) -> Iterator[None]:

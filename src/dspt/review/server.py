@@ -7,7 +7,9 @@ served but the page, its data, and images of the audit, which are asked for by n
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import secrets
 import socket
 import threading
@@ -37,7 +39,6 @@ from dspt.auditing.report import (
     mime,
     page_data,
     page_file,
-    proposals,
     served_page,
     sheet_places,
     thumbnail,
@@ -51,6 +52,8 @@ from dspt.review.decisions import KEEP, Decision, Decisions
 Refit = Callable[[Path, dict[int, Decision]], Audit]
 
 ADDRESS = "127.0.0.1"
+# What is asked of rows that are to be no longer removed.
+RESTORE = "restore"
 # The longer side of a picture that is looked at closely.
 LARGEST = 1024
 # More than a decision about every sample of a million needs.
@@ -217,6 +220,7 @@ class _Review:
         self._audit = folder.load(report) if audit is None else audit
         self._open_picture = open_picture or _opener(report)
         self.decisions = Decisions(report / folder.DECISIONS, self._audit.items, self._audit.class_names)
+        self._about = _digest(os.path.realpath(report), *self._audit.class_names, "", *self._audit.items)
         self._refitting = threading.Lock()
         self._thumbs = report / folder.THUMBS
         self._sheets, self._places = sheet_places(self._thumbs, self._audit)
@@ -249,10 +253,10 @@ class _Review:
         data["pictures"] = self._pictures
         data["refit"] = self._refit is not None
         # Of any two lists, also of one that another process served on this port, the numbers differ.
-        data["generation"] = secrets.randbits(48)
+        data["generation"], data["about"] = secrets.randbits(48), self._about
         self._shown = data["generation"], served_page(data), as_json(data).encode()
-        # Where nothing can be told, nothing is proposed, and nobody agrees with it or not.
-        self._audit, self._proposals = audit, proposals(audit) if audit.can_tell else None
+        # Where nothing can be told, nothing is likely, and nobody agrees with it or not.
+        self._audit, self._likeliest = audit, audit.ranked[0] if audit.can_tell else None
 
     def page(self, request: Request) -> Response:
         return Response(self._shown[1], media_type="text/html")
@@ -298,7 +302,8 @@ class _Review:
         except ValueError:
             raise HTTPException(400, "since: expected a whole number") from None
         last, changed = self.decisions.since(event)
-        return JSONResponse({"generation": self._shown[0], "last": last, "changed": _listed(changed)})
+        now = {"generation": self._shown[0], "about": self._about}
+        return JSONResponse({**now, "last": last, "changed": _listed(changed)})
 
     async def decide(self, request: Request) -> Response:
         body = await self._body(request)
@@ -306,14 +311,17 @@ class _Review:
         request_name = _request_name(body)
 
         def work() -> list[list[Any]]:
-            audit, proposed = self._audit, self._proposals
+            if action == RESTORE:
+                self.decisions.restore(rows, request_name)
+                return _listed(self.decisions.of(rows))
+            audit, first = self._audit, self._likeliest
             there = [0 <= row < len(audit.labels) for row in rows]
             if action == KEEP:
                 for row, label in compress(zip(rows, labels, strict=False), there):
                     if label != audit.labels[row]:
                         given = f"{audit.labels[row]}, which is given,"
                         raise InputError(f"label {label}: expected {given} to keep the label of row {row}")
-            known = None if proposed is None else [int(proposed[row]) if there[i] else -1 for i, row in enumerate(rows)]
+            known = None if first is None else [int(first[row]) if there[i] else -1 for i, row in enumerate(rows)]
             self.decisions.decide(rows, action, labels, request_name, known)
             return _listed(self.decisions.of(rows))
 
@@ -426,6 +434,11 @@ def _opener(report: Path) -> OpenPicture:
     return picture
 
 
+def _digest(*names: str) -> str:
+    """Return by what a report is known: rows and classes that go by numbers are the same where it is the same."""
+    return hashlib.blake2b("\0".join(names).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
 def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         return Response(page_file(name), media_type=kind)
@@ -434,7 +447,7 @@ def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
 
 
 def _listed(changed: dict[int, Decision | None]) -> list[list[Any]]:
-    """Return what is decided about rows as JSON holds it: row, action, class, and whether it was proposed."""
+    """Return what is decided about rows as JSON holds it: row, action, class, and whether it was the likeliest."""
     return [[row, *((one.action, one.label, one.agreed) if one else (None,) * 3)] for row, one in changed.items()]
 
 

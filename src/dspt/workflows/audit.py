@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def audit(
     if not len(dataset.train.labels):
         raise InputError(f"{dataset.name}: it has no samples whose labels could be judged")
     out = Path(out)
-    folder.check_out(out, dataset.source)
+    folder.check_out(out, dataset.source, _image_folders(dataset))
     say_notes(dataset, reporter)
     with locked_folder(out, f"report folder {out}", "another process is making a report in it"):
         found, _ = audit_dataset(
@@ -101,6 +102,21 @@ def audit(
         report.write_page(told, out, picture, budget, reporter)
         folder.save(told, out, found.evidence, found.paths)
     return told
+
+
+def _image_folders(dataset: Dataset) -> set[str]:
+    """Return the folders in which a report would lie among images: where they are, and above folders of classes.
+
+    A manifest that lies beside its images is in a folder to work in, and a report may be there, too.
+    """
+    found: set[tuple[str, int]] = set()
+    for split in (dataset.train, dataset.test):
+        if len(split.labels) and isinstance(split.items[0], str):
+            found |= {(os.path.dirname(item), label) for item, label in zip(split.items, split.labels, strict=True)}
+    beside = os.path.dirname(os.path.realpath(dataset.source)) if os.path.isfile(dataset.source) else None
+    folders = {each for each, _ in found if os.path.realpath(each) != beside}
+    above = {os.path.dirname(each) for each, c in found if os.path.basename(each) == dataset.class_names[c]}
+    return folders | above
 
 
 def _digest(features: Features) -> str:

@@ -50,7 +50,7 @@ let data, images, suspects, classes, findings, given, count;
 // Whether anything is known of the labels: if not, nothing is proposed, and no label has a probability.
 let canTell;
 let sheetRules, sheetsKnown = new Set();
-let lowered = null, numbers = null;
+let lowered = null, numbers = null, unsettled = null;
 // The rows of the list (positions among the suspects) in the order shown, the page, and where the cursor is in it.
 let listed = [], page = 0, cursor = 0, anchor = 0;
 let selected = new Set();
@@ -118,7 +118,7 @@ function showOverview() {
   const most = Math.max(...counts.flat(), 1e-9);
   const head = make("tr", {}, make("th", { class: "corner", scope: "col" }, "given ↓ true →"),
     ...shown.map(label => make("th", { scope: "col", title: classes[label] }, make("span", { dir: "auto" }, classes[label]))));
-  const body = shown.map((from, i) => make("tr", {}, make("th", { scope: "row", title: classes[from], dir: "auto" }, classes[from]),
+  const body = shown.map((from, i) => make("tr", {}, make("th", { scope: "row", title: classes[from] }, make("span", { dir: "auto" }, classes[from])),
     ...shown.map((to, j) => {
       if (i === j) return make("td", { class: "same" });
       const value = counts[i][j];
@@ -129,7 +129,8 @@ function showOverview() {
         "aria-label": `given ${classes[from]}, in truth ${classes[to]}: about ${value < 1 ? value.toFixed(1) : number(value)}`,
         onclick: () => choosePair(from, to),
       }, value >= 0.5 ? number(value) : "");
-      cell.style.setProperty("--part", value / most);
+      // By the root, or a few large numbers would leave the others without a colour.
+      cell.style.setProperty("--part", Math.sqrt(value / most));
       return make("td", {}, cell);
     })));
   $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "1.85rem");
@@ -264,7 +265,7 @@ function tile(image) {
     make("span", { class: "path", dir: "auto" }, nameOf(image) + (images.split.length ? ` (${images.split[image]})` : "")),
     REVIEW ? make("button", {
       type: "button", class: "small", "aria-pressed": String(Boolean(removed)), "aria-label": `Remove ${nameOf(image)}`,
-      onclick: () => send({ action: removed ? "keep" : "remove", rows: [images.row[image]], labels: [removed ? images.label[image] : -1] }),
+      onclick: () => send({ action: removed ? "restore" : "remove", rows: [images.row[image]], labels: [-1] }),
     }, removed ? "Removed" : "Remove") : "");
 }
 
@@ -329,19 +330,33 @@ function filtered() {
     if (state !== "all") {
       const decision = decisionOf(rowOf(i));
       if (state === "open" ? decision : !decision) continue;
-      if (state === "against" && decision[0] === "relabel" && decision[1] === suspects.proposed[i]) continue;
+      if (state === "against" && agrees(i, decision) !== false) continue;
     }
     found.push(i);
   }
   return found;
 }
 
+// A label that is worth a look may be right for all that: then what is proposed is the best of the other classes.
+const likelyRight = i => canTell && suspects.quality[i] >= suspects.p[i];
+const called = i => likelyRight(i) ? "or else" : "proposed";
+// Whether the class that was decided is the likeliest one, as it was when that was decided; null where nobody can tell.
+function agrees(i, decision) {
+  if (decision.length > 2) return decision[2];
+  if (decision[0] === "remove" || i === undefined || !canTell) return null;
+  return decision[1] === (likelyRight(i) ? given[i] : suspects.proposed[i]);
+}
+
 const reach = () => REVIEW && ["done", "against"].includes($("state").value) ? suspects.image.length : count;
 
 function ordered(found) {
   const order = $("order").value;
-  if (order === "sure") return found;
-  if (order === "close") return found.reverse();
+  if (order === "sure" || order === "close") {
+    // Those that are decided come last: after a refit they are the surest, and nobody has to look at them again.
+    const open = [], done = [];
+    for (const i of order === "sure" ? found : found.reverse()) (REVIEW && decisionOf(rowOf(i)) ? done : open).push(i);
+    return [...open, ...done];
+  }
   const by = (...keys) => found.sort((a, b) => {
     for (const one of keys) { const x = one(a), y = one(b); if (x < y) return -1; if (x > y) return 1; }
     return a - b;
@@ -360,6 +375,15 @@ function pairCounts() {
     for (let i = 0; i < count; i++) numbers.set(pairOf(i), (numbers.get(pairOf(i)) || 0) + 1);
   }
   return numbers;
+}
+
+// How many of each pair of classes are not decided yet.
+function openCounts() {
+  if (!unsettled) {
+    unsettled = new Map();
+    for (let i = 0; i < count; i++) if (!REVIEW || !decisionOf(rowOf(i))) unsettled.set(pairOf(i), (unsettled.get(pairOf(i)) || 0) + 1);
+  }
+  return unsettled;
 }
 
 function refresh(first = false) {
@@ -410,8 +434,8 @@ function card(i, place) {
   const image = suspects.image[i], from = given[i], to = suspects.proposed[i];
   const both = suspects.examples[i];
   const side = (kind, what, label, p, some) => make("div", { class: `side ${kind}` },
-    make("div", { class: "line" }, make("span", { class: "what" }, what),
-      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label]), p === null ? "" : make("span", { class: "p" }, percent(p))),
+    make("div", { class: "line" }, make("span", { class: "what" }, what), p === null ? "" : make("span", { class: "p" }, percent(p)), " ",
+      make("span", { class: "class", dir: "auto", title: classes[label] }, classes[label])),
     hasPictures() && some && some.length ? make("div", { class: "strip" },
       ...some.map(one => thumb(one, `surely ${classes[label]}: ${nameOf(one)}`))) : "");
   const box = make("input", { type: "checkbox", "aria-label": `Select ${nameOf(image)}` });
@@ -423,21 +447,20 @@ function card(i, place) {
       ? showPicture(make("button", { type: "button", class: "thumb", "aria-label": `Enlarge ${nameOf(image)}`, onclick: () => { moveTo(place); zoom(); } }), image)
       : thumb(image, nameOf(image)));
   }
-  const like = canTell ? pairCounts().get(pairOf(i)) : 0;
-  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, proposed ${classes[to]}` : ""}` },
+  const element = make("li", { class: "card", tabindex: "-1", "data-row": rowOf(i), "data-place": place, "aria-label": `${nameOf(image)}: given ${classes[from]}${canTell ? `, ${called(i)} ${classes[to]}` : ""}` },
     make("div", { class: "file" }, make("label", {}, box),
       make("span", { class: "path", dir: "auto", title: nameOf(image) }, nameOf(image)),
       images.split.length ? make("span", { class: "split" }, images.split[image]) : ""),
     picture,
     make("div", { class: "sides" },
       side("given", "given", from, suspects.quality[i], both && both[0]),
-      canTell ? side("proposed", "proposed", to, suspects.p[i], both && both[1]) : ""),
+      canTell ? side("proposed", called(i), to, suspects.p[i], both && both[1]) : ""),
     make("div", { class: "foot" },
       canTell && classes.length > 2 && suspects.runner[i] !== from && suspects.q[i] >= 0.005
         ? make("p", { class: "runner", dir: "auto" }, `or ${classes[suspects.runner[i]]}, ${percent(suspects.q[i])}`) : "",
       REVIEW ? make("p", { class: "verdict", dir: "auto" }) : "",
-      like > 1 ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
-        `Select ${number(like)} like this`, " ", key("l")) : ""),
+      canTell ? make("button", { type: "button", class: "like quiet", title: "All with the same given and proposed label that are not decided", onclick: event => { event.stopPropagation(); moveTo(place); selectLike(i); } },
+        make("span"), " ", key("l")) : ""),
     REVIEW ? make("div", { class: "buttons", role: "group", "aria-label": "Decision" },
       ...[["keep", "Keep", `Keep ${classes[from]}`, "k"], ["take", "Take", `Take ${classes[to]}`, "p"], ["other", "Other", "Choose another class", "c"], ["remove", "Remove", "Remove the image from the set", "x"]]
         .filter(([what]) => canTell || what !== "take")
@@ -470,8 +493,13 @@ function mark() {
     if (here) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current");
     element.classList.toggle("selected", selected.has(i));
     element.querySelector("input").checked = selected.has(i);
+    const decision = decisionOf(rowOf(i)), like = element.querySelector(".like");
+    if (like) {
+      const open = openCounts().get(pairOf(i)) || 0;
+      like.hidden = open < (decision ? 1 : 2);
+      like.firstChild.textContent = `Select ${number(open)} like this`;
+    }
     if (!REVIEW) continue;
-    const decision = decisionOf(rowOf(i));
     if (decision) element.dataset.decided = decision[0]; else delete element.dataset.decided;
     element.querySelector(".verdict").textContent = verdict(i, decision);
     const done = !decision ? "" : decision[0] === "relabel" ? (decision[1] === suspects.proposed[i] ? "take" : "other") : decision[0];
@@ -550,8 +578,7 @@ function showDock() {
   let decided = 0, agreed = 0, judged = 0, settled = 0;
   for (const [row, decision] of everyDecision()) {
     const i = positionOf.get(row);
-    // What was proposed when it was decided; the list may have been made again since.
-    const same = decision.length > 2 ? decision[2] : i === undefined || !canTell ? null : decision[0] === "relabel" && decision[1] === suspects.proposed[i];
+    const same = agrees(i, decision);
     if (same !== null) { judged++; agreed += Number(same); }
     if (i === undefined || i >= count) continue;
     decided++;
@@ -564,7 +591,8 @@ function showDock() {
   const { expected, expected_everywhere: everywhere } = data.summary;
   if (expected !== null) words.push(`about ${number(Math.max(0, expected - settled))} wrong left here, ${number(Math.max(0, everywhere - settled))} in the whole set`);
   if (judged) words.push(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`);
-  $("progress-words").textContent = words.join(" · ");
+  // On a phone there is room for the first of them alone.
+  $("progress-words").replaceChildren(words[0], ...words.slice(1).map(one => make("span", { class: "more" }, ` · ${one}`)));
 }
 
 async function copyNames() {
@@ -588,11 +616,13 @@ const queue = [];
 // Why the last attempt to save failed; "" if it did not.
 let failed = "";
 let last = 0, generation = 0, sending = false, polling = false, stopped = false;
+// Whether the list was made again since it was loaded: it is loaded anew when all that was decided is saved.
+let outdated = false;
 
 const decisionOf = row => overlay.has(row) ? overlay.get(row) : remote.get(row);
 function* everyDecision() {
   for (const [row, decision] of remote) if (!overlay.has(row)) yield [row, decision];
-  yield* overlay;
+  for (const [row, decision] of overlay) if (decision) yield [row, decision];
 }
 
 function act(what, chosen) {
@@ -626,12 +656,14 @@ function send(entry) {
 
 function cover() {
   overlay = new Map();
-  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, [one.action, one.labels[k]]));
+  // What stood before a removal is not known here: until the answer comes, it is nothing.
+  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, one.action === "restore" ? undefined : [one.action, one.labels[k]]));
   document.documentElement.dataset.unsaved = queue.length;
   shown();
 }
 
 function shown() {
+  unsettled = null;
   if (current.tab === "suspects") mark(); else if (current.other) current.other();
   showDock();
 }
@@ -674,15 +706,28 @@ async function work() {
       cover();
       if (!rows) undone(answer);
     } catch (error) {
-      if (error.status === 409) { queue.shift(); cover(); location.reload(); return; }
+      if (error.status === 409 && await renewed()) continue;
       if (error.status === 403) { stop(`${error.message} ${unsaved()}`); break; }
-      if (error.status >= 400 && error.status < 500) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
-      failed = error.status ? error.message : "The review does not answer; is it still running?";
+      if (error.status >= 400 && error.status < 500 && error.status !== 409) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
+      if (stopped) break;
+      failed = error.status && error.status !== 409 ? error.message : "The review does not answer; is it still running?";
       notSaved();
       await new Promise(resolve => setTimeout(resolve, RETRY));
     }
   }
   sending = false;
+  if (outdated && !queue.length) location.reload();
+}
+
+// A list that was made again has the same rows and classes: what was decided on the old one is sent for the new one.
+async function renewed() {
+  try {
+    const now = await ask(`/decisions?since=${last}`);
+    if (now.about !== data.about) { stop(`Another report is reviewed at this address now. ${unsaved()} Open its review again and decide there.`); return false; }
+    generation = now.generation;
+    outdated = true;
+    return true;
+  } catch { return false; }
 }
 
 const notSaved = () => trouble(`${unsaved()} ${failed} Trying again …`);
@@ -704,7 +749,7 @@ async function poll() {
     polling = true;
     try {
       const answer = await ask(`/decisions?since=${last}`);
-      if (answer.generation !== generation) { location.reload(); return; }
+      if (answer.generation !== generation && !queue.length && !sending) { location.reload(); return; }
       // What was decided here meanwhile is newer than this answer; it comes again with the next one.
       if (!queue.length && !sending) {
         last = answer.last;
@@ -726,9 +771,11 @@ async function refit() {
   $("refit").textContent = "Working …";
   say("Learning from what you decided; the list is made again.");
   try {
-    await ask("/refit", { generation });
-    location.reload();
+    generation = (await ask("/refit", { generation })).generation;
+    outdated = true;
+    if (!queue.length && !sending) location.reload();
   } catch (error) {
+    if (error.status === 409 && await renewed()) { if (!queue.length && !sending) location.reload(); return; }
     trouble(error.status ? error.message : "The review does not answer; is it still running?");
     $("refit").disabled = false;
     $("refit").textContent = "Refit";
@@ -754,7 +801,7 @@ function showChoices() {
   const rank = c => { const name = classes[c].toLowerCase(); return !text ? (first.includes(c) ? first.indexOf(c) : 9) : name === text ? 0 : name.startsWith(text) ? 1 : 2; };
   chooser.found = classes.map((_, c) => c).filter(c => classes[c].toLowerCase().includes(text)).sort((a, b) => rank(a) - rank(b) || a - b).slice(0, 200);
   chooser.at = 0;
-  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `proposed, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
+  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `${likelyRight(one) ? "next best" : "proposed"}, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
   $("chooser-list").replaceChildren(...chooser.found.map((c, k) => make("li", { role: "option", id: `choice-${k}`, onclick: () => { chooser.at = k; choice(); } },
     make("span", { dir: "auto" }, classes[c]), note(c) ? make("small", {}, note(c)) : "")));
   if (!chooser.found.length) $("chooser-list").replaceChildren(make("li", { "aria-disabled": "true" }, "No class has this in its name."));
@@ -796,7 +843,7 @@ function showZoom() {
   if ($("zoom-picture").getAttribute("src") !== address) $("zoom-picture").setAttribute("src", address);
   $("zoom-picture").alt = nameOf(image);
   $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]),
-    ...(canTell ? [", proposed ", make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
+    ...(canTell ? [`, ${called(i)} `, make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
     `. ${verdict(i, decisionOf(rowOf(i)))}`);
 }
 
