@@ -92,8 +92,8 @@ def with_learner(task: Task, name: str) -> Task:
         return task
     assert isinstance(task.learner, ClipLearner)
     config = replace(task.config, learner=name)
-    learner = learners.make(task.problem.class_names, config, task.learner.tower)
-    return replace(task, config=config, learner=learner, start=learner.start())
+    learner = learners.make(task.problem.class_names, config, task.learner.text)
+    return replace(task, config=config, learner=learner, start=learner.start(task.problem.samples))
 
 
 def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
@@ -108,9 +108,7 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
         held, kept = np.sort(order[part]), np.sort(order[~part])
         posterior = posterior_of(take_rows(problem.train_x, kept), problem.labels[kept], given)
         if not posterior.can_tell:
-            return Choice(
-                "prompt", "prompt, since wrong labels cannot be told from right ones, and it learns least", {}
-            )
+            return _blind(given)
         if not fold:
             known = _known(take_rows(problem.train_x, kept), posterior, given)
             names = [name for name in BY_FREEDOM if name != "prompt" or known >= _KNOWN_NAMES]
@@ -119,12 +117,13 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
         for name in names:
             reporter.say(f"learner: trying {name} without a fifth of the samples")
             config = replace(task.config, learner=name)
-            learner = learners.make(problem.class_names, config, given.tower)
+            learner = learners.make(problem.class_names, config, given.text)
             weights = None if problem.weights is None else problem.weights[kept]
             others = Problem(
                 problem.class_names, take_rows(problem.train_x, kept), problem.labels[kept], weights=weights
             )
-            tried = Task(others, config, learner, methods.make(METHOD), learner.start(), task.given)
+            start = learner.start(others.samples)
+            tried = Task(others, config, learner, methods.make(METHOD), start, task.given)
             learnt = learn(tried, reporter=reporter)
             scores = logits(_one_view(take_rows(problem.train_x, held)), learner.classify(learnt.parameters))
             found.setdefault(name, []).append(label_likelihood(scores, problem.labels[held], posterior.transition))
@@ -139,13 +138,25 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     if least_free != best:
         reason = "held-out labels are as likely under it as under any, within a standard error, and it learns less"
     why = f"{least_free}, since {reason} (mean log likelihood: {told})"
-    if "prompt" not in names:
+    if given.zero_shot is None:
+        why += "; a prompt was not tried, since there is no model to read it"
+    elif "prompt" not in names:
         why += f"; a prompt was not tried, since the class names tell {100 * known:.0f} % of the images"
     return Choice(least_free, why, means)
 
 
+def _blind(given: ClipLearner) -> Choice:
+    """Return what to take where wrong labels cannot be told from right ones."""
+    if given.zero_shot is None:
+        why = "wrong labels cannot be told from right ones, and there is no model to read a prompt"
+        return Choice("prototypes", f"prototypes, since {why}", {})
+    return Choice("prompt", "prompt, since wrong labels cannot be told from right ones, and it learns least", {})
+
+
 def _known(train_x: Features, posterior: Posterior, learner: ClipLearner) -> float:
-    """Return how many of the images the class names alone tell, as far as the posterior knows."""
+    """Return how many of the images the class names alone tell, as far as the posterior knows; 0 without a model."""
+    if learner.zero_shot is None:
+        return 0.0
     zero_shot = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale))
     return float((zero_shot.argmax(1) == posterior.probabilities.argmax(1)).mean())
 
