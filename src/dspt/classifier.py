@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
@@ -34,6 +35,9 @@ from dspt.runs import Description, Run, learn
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Silent unless the program that uses dspt wants to hear.
+_log = logging.getLogger(__name__)
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64
@@ -108,6 +112,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The learnt context vectors; None if there are none.
     prototypes_ : Tensor of shape (C, D)
         The class features images are compared with; None for "cocoop", where every image has its own.
+    method_ : str
+        The method it was trained with: the one asked for, but dspt-auto of the learners "posterior" and "auto".
     history_ : list of dict
         One record for each epoch.
     skipped_ : list of str
@@ -220,6 +226,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"learner = {config.learner!r}: it trains with {selection.METHOD}, not with a method of one's own"
             )
+        if line := selection.replaced(config):
+            _log.warning("%s", line)
+            self._reporter().say(line)
         task = pose(
             Dataset("X", names, Split(items, labels), nobody),
             selection.provisional(config),
@@ -234,6 +243,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learnt = learn(task, reporter=self._reporter())
         self._take(learnt.parameters, learnt.prototypes)
         self.history_ = learnt.records
+        self.method_ = task.method.name
         self.skipped_ = [f"{fault.name}: {fault.reason}" for fault in task.skipped]
         self.class_names_ = names
         self.classes_ = classes
@@ -412,7 +422,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         description = Description(
-            settings=self._config(),
+            settings=replace(self._config(), method=self.method_),
             class_names=self.class_names_,
             model_fingerprint=self.model_fingerprint_,
             tokenizer_fingerprint=self.tokenizer_fingerprint_,
@@ -540,6 +550,7 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     classifier.class_names_ = description.class_names
     classifier.classes_ = np.array(description.labels or description.class_names)
     classifier.history_ = []
+    classifier.method_ = config.method
     classifier.choice_ = None
     classifier.skipped_ = []
     classifier.model_fingerprint_ = description.model_fingerprint

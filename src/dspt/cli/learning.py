@@ -115,6 +115,7 @@ def train(
     from dspt.data import open_dataset
     from dspt.methods import make
     from dspt.runs import SKIPPED, logs
+    from dspt.selection import replaced
     from dspt.workflows.train import run
 
     logs.names(log)
@@ -137,6 +138,10 @@ def train(
         f"{result.data}, noise {result.noise}{_wrong(result)}, model {result.model}",
         [*([] if result.model == NO_MODEL else [("zero-shot", result.zero_shot)]), *_accuracies(result)],
     )
+    if line := replaced(config):
+        print(line)
+    if result.why:
+        print(f"learner: {result.why}")
     print_trust(result.test_labels_known)
     if words := make(config.method).words(result.found):
         print(words)
