@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -486,6 +487,46 @@ class TestWhatCannotBeKnown:
     def test_bad_input_is_named(self, arguments, sentence):
         with pytest.raises(InputError, match=sentence):
             label_posterior(*arguments)
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"num_classes": 0}, "num_classes: expected 2 or more, found 0"),
+            ({"num_classes": 2.0}, "num_classes: expected a whole number, found 2.0"),
+            ({"num_classes": 10**7}, r"num_classes: 10,000,000, and .* \(800,000 GB\); expected at most 100,000"),
+            ({"seed": 1.5}, "seed: expected a whole number, found 1.5"),
+            ({"seed": "a"}, "seed: expected a whole number, found 'a'"),
+            ({"seed": None}, "seed: expected a whole number, found None"),
+            ({"known": np.ma.array([0, -1], mask=[True, False])}, "known: 1 value is masked"),
+        ],
+    )
+    def test_options_that_make_no_sense_are_named(self, options, sentence):
+        with pytest.raises(InputError, match=sentence):
+            label_posterior(np.eye(2), [0, 1], **options)
+
+    def test_what_a_mask_hides_is_not_shown(self):
+        x, labels = np.ma.array(np.eye(4)), np.ma.array([0, 1, 0, 1])
+        label_posterior(x, labels)
+        x[2, 1] = labels[3] = np.ma.masked
+        with pytest.raises(InputError, match="features: 1 value is masked; leave these samples out"):
+            label_posterior(x, labels.data)
+        with pytest.raises(InputError, match="labels: 1 value is masked; leave these samples out"):
+            label_posterior(x.data, labels)
+
+    def test_numbers_of_other_types_are_the_same_numbers(self):
+        x, labels = np.repeat(np.eye(3, 4), 20, axis=0), np.repeat([0, 1, 2], 20)
+        expected = label_posterior(x, labels).probabilities
+        for other_x, other in (
+            (torch.from_numpy(x).bfloat16(), labels),  # ones and zeros are the same in it
+            (x, labels.astype(object)),
+            (x, pd.Series(labels, dtype=object)),
+        ):
+            np.testing.assert_array_equal(label_posterior(other_x, other).probabilities, expected)
+
+    @pytest.mark.parametrize("odd", [1.5, True, "a", None, 2**70])
+    def test_objects_that_are_no_labels_are_named(self, odd):
+        with pytest.raises(InputError, match="labels: expected"):
+            label_posterior(np.eye(2), np.array([0, odd], dtype=object))
 
 
 class TestHardImages:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +28,15 @@ def data(n=160, kind="pair", rate=0.3):
     test_x, test_y = features(200, 2)
     given = np.asarray(dspt.corrupt(y, 4, kind, rate))
     return Dataset("blobs", NAMES, Split(x, given, y), Split(test_x, test_y, test_y))
+
+
+def named_images(model, n):
+    """Return features whose class the fixed prompt of the model tells, and that class."""
+    names = learners.make(NAMES, Config(model=str(model), learner="prototypes")).zero_shot.numpy()
+    y = np.arange(n) % 4
+    x = names[y] + 0.01 * np.random.default_rng(0).standard_normal((n, 16))
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    return x, (x @ names.T).argmax(1)
 
 
 def trained(source, model, out=None, **settings):
@@ -109,14 +120,64 @@ class TestTheChoice:
         assert choice.learner == "prototypes"
         assert "12 samples are too few" in choice.why
 
-    def test_where_nothing_can_be_told_is_a_prompt(self, text_tower):
+    def test_where_nothing_can_be_told_and_names_tell_nothing_is_prototypes(self, text_tower):
         config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
         random = np.random.default_rng(0)
         x = random.standard_normal((60, 16)).astype(np.float32)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         _, choice = selection.chosen(Task.of(Problem(NAMES, x, random.integers(0, 4, 60)), config))
-        assert choice.learner == "prompt"
+        assert choice.learner == "prototypes"
         assert "cannot be told" in choice.why
+        assert re.search(r"the class names agree with \d+ % of them, no more than by chance$", choice.why)
+
+    @pytest.mark.parametrize("rate", [0.0, 0.6])
+    def test_where_nothing_can_be_told_but_names_agree_with_labels_is_a_prompt(self, text_tower, monkeypatch, rate):
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=2))
+        x, y = named_images(text_tower, 160)
+        given = np.asarray(dspt.corrupt(y, 4, "symmetric", rate))
+        monkeypatch.setattr(selection, "posterior_of", lambda *a: replace(learners.posterior_of(*a), start="none"))
+        _, choice = selection.chosen(Task.of(Problem(NAMES, x, given), config))
+        assert choice.learner == "prompt"
+        assert choice.why == "prompt, since wrong labels cannot be told from right ones, and it learns least"
+
+    @pytest.mark.parametrize(("right", "tried"), [(0.15, False), (0.75, True)])
+    def test_a_prompt_is_tried_if_names_tell_more_than_chance_does(self, text_tower, monkeypatch, right, tried):
+        """Of four classes, names that know 15 % of the images and guess the others tell more than a quarter."""
+        config = selection.provisional(Config(model=str(text_tower), learner="auto", epochs=1))
+        x, named = named_images(text_tower, 240)
+        guessed = np.arange(240) >= 240 * right
+        true = np.where(guessed, np.arange(240) // 4 % 4, named)
+        assert (named == true).mean() > 0.3
+
+        def knows(train_x, labels, learner):
+            found = learners.posterior_of(train_x, labels, learner)
+            return replace(found, probabilities=np.eye(4, dtype=np.float32)[labels], start="labels")
+
+        monkeypatch.setattr(selection, "posterior_of", knows)
+        _, choice = selection.chosen(Task.of(Problem(NAMES, x, true), config))
+        assert ("prompt" in choice.likelihoods) == tried
+        if not tried:
+            assert re.search(r"the class names tell [34]\d % of the images, and chance 25 %$", choice.why)
+
+    @pytest.mark.parametrize("learner", ["auto", "posterior"])
+    def test_that_another_method_is_taken_is_said(self, text_tower, tmp_path, caplog, learner):
+        source = data()
+        line = f"method: dspt-auto in place of dspt, since learner {learner} goes with no other"
+        assert selection.replaced(Config(learner=learner, method="dspt-auto")) == ""
+        with caplog.at_level(logging.WARNING, "dspt"):
+            classifier = PromptClassifier(str(text_tower), "dspt", learner=learner, epochs=2)
+            classifier.fit(source.train.items, source.train.labels, NAMES)
+        assert [record.getMessage() for record in caplog.records] == [line]
+        assert (classifier.method, classifier.method_) == ("dspt", "dspt-auto")
+        classifier.save(tmp_path / "saved")
+        assert dspt.load(tmp_path / "saved").method_ == "dspt-auto"
+
+    def test_nothing_is_said_where_the_method_is_taken(self, text_tower, caplog):
+        x, y = features(40)
+        with caplog.at_level(logging.WARNING, "dspt"):
+            found = PromptClassifier(str(text_tower), "gce", learner="prototypes", epochs=1).fit(x, y, NAMES)
+        assert not caplog.records
+        assert found.method_ == "gce"
 
     def test_another_method_is_refused(self, text_tower, tmp_path):
         with pytest.raises(InputError, match="learner = 'auto': it goes with dspt-auto, not with method gce"):
@@ -196,3 +257,16 @@ def test_the_command_tells_the_accuracy_of_what_is_solved_at_once(dspt, text_tow
     status, output, _ = dspt("train", source, "--model", text_tower, "--learner", "posterior", "-q")
     assert status == 0
     assert re.search(r"posterior +\d+\.\d+ %", output)
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "dspt")])
+@pytest.mark.parametrize("learner", ["auto", "posterior"])
+def test_the_command_says_with_the_result_what_was_taken_and_why(dspt, text_tower, tmp_path, learner, method):
+    source = feature_file(tmp_path / "data.npz")
+    asked = ("train", source, "--model", text_tower, "--learner", learner, *method, "--epochs", "1", "-q")
+    for _ in range(2):  # also of a run that is there already
+        status, output, _ = dspt(*asked, "--out", tmp_path / "run")
+        assert status == 0
+        assert f"method: dspt-auto in place of dspt, since learner {learner} goes with no other" in output
+        said = re.findall(r"^learner: (?:prompt|prototypes|posterior), since .*$", output, re.MULTILINE)
+        assert len(said) == (learner == "auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
@@ -20,12 +21,12 @@ from dspt.backbone.image import ImageTower
 from dspt.config import GENERIC_TEMPLATE, Config
 from dspt.data import Dataset, Split
 from dspt.data.dataset import are_features
-from dspt.data.given import given_items, given_labels
+from dspt.data.given import distinct_labels, given_items, given_labels
 from dspt.features import embed
 from dspt.internal.checks import check_names
 from dspt.internal.device import find_device
 from dspt.internal.errors import InputError
-from dspt.internal.names import AUTO
+from dspt.internal.names import AUTO, NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import Features
 from dspt.methods import Method
@@ -34,6 +35,9 @@ from dspt.runs import Description, Run, learn
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Silent unless the program that uses dspt wants to hear.
+_log = logging.getLogger(__name__)
 
 # Requests of no more images than this are not kept on disk: a service would fill it with them.
 _FEW = 64
@@ -47,9 +51,10 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    model : str
+    model : str or None
         CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded", a miniature to try things out. "auto" is
-        the paper's, openai/clip-vit-base-patch16.
+        the paper's, openai/clip-vit-base-patch16. None, or "none", for features alone: DINO's, your own, anything. The
+        learners "prototypes", "posterior" and "auto" go with it, and methods that do not look at class names.
     method : str, Method or callable
         "dspt", "coop", "gce", "nlprompt", ...: the names that `dspt methods` lists. Or a loss of one's own, a function
         `(logits, labels, **hyper-parameters)` that returns one value a sample; or a `dspt.methods.Method`.
@@ -66,7 +71,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Another name of `random_state`.
     learner : str
         What is learnt: "prompt" (a context), "cocoop" (a context that depends on the image), "prototypes" (the class
-        features themselves, without a prompt), "posterior" (a classifier in closed form, in seconds), or "auto"
+        features themselves, without a prompt; without a model they start as class means by the given labels, and
+        logits are 100 times the cosine, as CLIP's), "posterior" (a classifier in closed form, in seconds), or "auto"
         (trains with dspt-auto what makes held-out labels most likely; `choice_` says which and why).
     context_length, position, class_specific, context_words
         The prompt: how many context vectors, where the name stands, one context for each class or one for all,
@@ -106,6 +112,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The learnt context vectors; None if there are none.
     prototypes_ : Tensor of shape (C, D)
         The class features images are compared with; None for "cocoop", where every image has its own.
+    method_ : str
+        The method it was trained with: the one asked for, but dspt-auto of the learners "posterior" and "auto".
     history_ : list of dict
         One record for each epoch.
     skipped_ : list of str
@@ -123,7 +131,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: str = AUTO,
+        model: str | None = AUTO,
         method: str | Method | Callable[..., Any] = "dspt",
         *,
         options: Mapping[str, Any] | None = None,
@@ -197,7 +205,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : N labels, some of which may be wrong
             Class names, or numbers 0..C-1 that index `class_names`.
         class_names : sequence of str
-            The name of each class; needed if `y` holds numbers, else the sorted names in `y`.
+            The name of each class; needed if `y` holds numbers and there is a model, else the sorted labels in `y`.
         sample_weight : array of N numbers, optional
             How much each sample counts; only their ratios matter.
         """
@@ -205,16 +213,22 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = self.class_names if class_names is None else class_names
         if given is not None and (isinstance(given, str) or not all(isinstance(name, str) for name in given)):
             raise InputError(f"class_names: expected a list of texts, found {given!r}")
-        names, classes, labels = given_labels(y, given)
+        config = self._config(chosen=False)
+        if config.model == NO_MODEL and not are_features(items):
+            raise InputError("model: none is given, and images need one; name a CLIP checkpoint, or give features")
+        alone = given is None and config.model == NO_MODEL
+        names, classes, labels = distinct_labels(y) if alone else given_labels(y, given)
         if len(labels) != len(items):
             raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
         nobody = Split([], np.empty(0, np.int64))
         self.choice_: selection.Choice | None = None
-        config = self._config()
         if selection.is_open(config) and not isinstance(self.method, str):
             raise InputError(
                 f"learner = {config.learner!r}: it trains with {selection.METHOD}, not with a method of one's own"
             )
+        if line := selection.replaced(config):
+            _log.warning("%s", line)
+            self._reporter().say(line)
         task = pose(
             Dataset("X", names, Split(items, labels), nobody),
             selection.provisional(config),
@@ -229,14 +243,17 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learnt = learn(task, reporter=self._reporter())
         self._take(learnt.parameters, learnt.prototypes)
         self.history_ = learnt.records
+        self.method_ = task.method.name
         self.skipped_ = [f"{fault.name}: {fault.reason}" for fault in task.skipped]
         self.class_names_ = names
         self.classes_ = classes
         assert isinstance(task.learner, learners.ClipLearner)
-        self._opened = task.learner.checkpoint
-        self.logit_scale_ = self._opened.logit_scale
-        self.model_fingerprint_ = self._opened.fingerprint
-        self.tokenizer_fingerprint_: str | None = self._opened.tokenizer_fingerprint
+        opened = task.learner.checkpoint
+        self.logit_scale_ = task.learner.scale
+        self.model_fingerprint_: str | None = opened.fingerprint if opened else None
+        self.tokenizer_fingerprint_: str | None = opened.tokenizer_fingerprint if opened else None
+        if opened:
+            self._opened = opened
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -287,11 +304,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.prototypes_ is not None:
             return learners.by_prototypes(self.prototypes_, self.logit_scale_)
         config = self._config()
-        tower = learners.open_text_tower(config, self._checkpoint())
+        tower = None if config.model == NO_MODEL else learners.open_text_tower(config, self._checkpoint())
         learner = learners.make(self.class_names_, config, tower)
+        assert self.n_features_in_ is not None
+        one = learners.Samples(np.ones((1, self.n_features_in_), np.float32), np.zeros(1, np.int64))
         learnt, expected = (
             {name: (value.shape, value.dtype) for name, value in parameters.items()}
-            for parameters in (self.parameters_, learner.start())
+            for parameters in (self.parameters_, learner.start(one))
         )
         if learnt != expected:
             raise InputError(f"model {self.model}: what was learnt has not the shapes that {self.learner} has with it")
@@ -403,7 +422,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         description = Description(
-            settings=self._config(),
+            settings=replace(self._config(), method=self.method_),
             class_names=self.class_names_,
             model_fingerprint=self.model_fingerprint_,
             tokenizer_fingerprint=self.tokenizer_fingerprint_,
@@ -412,7 +431,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         Run(directory).save(description, self.parameters_, self.prototypes_)
 
-    def _config(self) -> Config:
+    def _config(self, chosen: bool = True) -> Config:
+        """Return the settings: of what `fit` has chosen, if it was left open and is not asked for as it was."""
         parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         settings = {name: value for name, value in parameters.items() if name not in _OWN}
         # the names of a method's own hyper-parameters are its business, also in the record
@@ -428,13 +448,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         config = Config(
             **{
                 **settings,
-                "model": str(self.model),
+                "model": NO_MODEL if self.model is None else str(self.model),
                 "method": named,
                 "option": options,
                 "seed": seed,
             }
         )
-        choice = getattr(self, "choice_", None)
+        choice = getattr(self, "choice_", None) if chosen else None
         return config if choice is None else replace(config, learner=choice.learner, method=selection.METHOD)
 
     def _reporter(self) -> Reporter:
@@ -455,7 +475,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _checkpoint(self) -> Checkpoint:
         """Return the checkpoint, opened when images have to be encoded and not before."""
         if not hasattr(self, "_opened"):
-            checkpoint = open_checkpoint(self.model)
+            if (model := self._config().model) == NO_MODEL:
+                raise InputError(
+                    f"model {NO_MODEL}: this classifier was made from features alone and knows neither images nor "
+                    "names; give it features"
+                )
+            checkpoint = open_checkpoint(model)
             same = checkpoint.fingerprint == self.model_fingerprint_
             # one that was saved by an earlier version does not know its tokenizer
             if self.tokenizer_fingerprint_ is not None:
@@ -497,7 +522,8 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
         raise InputError(
             f"run folder {directory}: it holds a network from scratch, not a prompt; give a run of dspt train"
         )
-    if description.model_fingerprint is None or description.logit_scale is None:
+    unsaid = description.model_fingerprint is None and config.model != NO_MODEL
+    if unsaid or description.logit_scale is None:
         raise InputError(f"run folder {directory}: it does not say what model it was made with")
     parameters, prototypes = run.load_learnt()
     known = set(PromptClassifier().get_params(deep=False))
@@ -524,6 +550,7 @@ def load(directory: str | Path, device: str = "auto") -> PromptClassifier:
     classifier.class_names_ = description.class_names
     classifier.classes_ = np.array(description.labels or description.class_names)
     classifier.history_ = []
+    classifier.method_ = config.method
     classifier.choice_ = None
     classifier.skipped_ = []
     classifier.model_fingerprint_ = description.model_fingerprint

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from dspt.internal.errors import InputError
-from dspt.internal.names import AUTO, PAPER_MODEL
+from dspt.internal.names import AUTO, NO_MODEL, PAPER_MODEL
 from dspt.internal.names import GENERIC_TEMPLATE as GENERIC_TEMPLATE
 
 MODEL_HELP = (
@@ -43,7 +43,11 @@ def _setting(default: Value, help: str, *, least: float | None = None, among: tu
 class Settings:
     """What every run has, whatever is learnt. The command line is made from the fields; a run folder keeps them."""
 
-    model: str = _setting(AUTO, MODEL_HELP)
+    model: str = _setting(
+        AUTO,
+        f"{MODEL_HELP} {NO_MODEL}: a feature file by itself (DINO's, your own, anything), with the learner "
+        "prototypes, posterior or auto.",
+    )
     method: str = _setting("dspt", "How to learn: dspt, coop, gce, nlprompt, ...; 'dspt methods' lists them.")
     option: tuple[str, ...] = _setting((), "A hyper-parameter of the method, as name=value; may be repeated.")
     learner: str = _setting(

@@ -18,10 +18,10 @@ from dspt.config import Config, Settings
 from dspt.data import Dataset, Split, few_shot
 from dspt.internal.checks import check_labels
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.names import printable
+from dspt.internal.names import NO_MODEL, printable
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import BLOCK, Features
-from dspt.learners import Learner, Parameters, Reader
+from dspt.learners import Learner, Parameters, Reader, Samples
 from dspt.methods import Method
 
 # Silent unless the program that uses dspt wants to hear: the command line says the same itself.
@@ -59,6 +59,11 @@ class Problem:
     def wrong_share(self) -> float | None:
         """The share of wrong labels among those of which it is known; None if of none."""
         return None if self.wrong is None or not self.labels_known else int(self.wrong.sum()) / self.labels_known
+
+    @property
+    def samples(self) -> Samples:
+        """What a learner may start from."""
+        return Samples(self.train_x, self.labels, self.weights)
 
     @property
     def tested(self) -> bool:
@@ -102,11 +107,11 @@ class Task:
             None makes the one that the config asks for.
         """
         method = methods.make(config.method, **config.method_options())
-        _check_method(method, learners.kind_of(config), problem.weights is not None)
+        _check_method(method, learners.kind_of(config), problem.weights is not None, config)
         learner = learner or learners.make(problem.class_names, config)
         _check(problem, learner)
         given = Split(problem.train_x, problem.labels, problem.true_labels)
-        return cls(problem, config, learner, method, learner.start(), given)
+        return cls(problem, config, learner, method, learner.start(problem.samples), given)
 
 
 def pose(
@@ -139,7 +144,8 @@ def pose(
     config = replace(config, model=dataset.model_for(config.model))
     chosen = methods.make(config.method if method is None else method, **config.method_options())
     kind = learners.kind_of(config)
-    _check_method(chosen, kind, weights is not None)
+    _check_method(chosen, kind, weights is not None, config)
+    _check_features(dataset, config, spec)
     if spec.needs_clip and not kind.has_clip:
         raise InputError(
             f"noise {spec}: it looks at CLIP's features, and a network from scratch has none; write such "
@@ -153,7 +159,7 @@ def pose(
     reporter = reporter or Reporter(silent=True)
     given = None if spec.needs_clip else given_split(dataset, spec, config.seed, reporter)
     learner = learners.make(dataset.class_names, config)
-    start = learner.start()
+    start = learner.start()  # words that cannot be read are found here
     reader = learner.reader(reporter, cache, skip_bad)
     if len(dataset.test.labels):
         reader.check_there(dataset.test)  # the train split, read first, looks for its own files
@@ -162,6 +168,7 @@ def pose(
         given = given_split(dataset, spec, config.seed, reporter, reader, prototypes)
     problem = _read(dataset, given, config, reader, weights)
     _check(problem, learner)
+    start = start or learner.start(problem.samples)
     return Task(problem, config, learner, chosen, start, given, (*dataset.skipped, *reader.skipped))
 
 
@@ -283,8 +290,29 @@ def _read(
     )
 
 
-def _check_method(method: Method, kind: type[Learner], weighted: bool) -> None:
+def _check_features(dataset: Dataset, config: Settings, spec: noise.NoiseSpec) -> None:
+    """Raise `InputError` where there is no model, and features alone will not do."""
+    if config.model != NO_MODEL:
+        return
+    if not dataset.holds_features:
+        raise InputError(
+            f"model {NO_MODEL}: it goes with features, and {dataset.source or dataset.name} has images",
+            "leave `model` out, or name a CLIP checkpoint",
+        )
+    if spec.needs_class_features:
+        raise InputError(
+            f"noise {spec}: it looks at what a text tower makes of class names, and model {NO_MODEL} has none",
+            "name a `model`, or give another `noise`",
+        )
+
+
+def _check_method(method: Method, kind: type[Learner], weighted: bool, config: Settings) -> None:
     """Raise `InputError` for a method that cannot do without what there is not."""
+    if method.needs_text and config.model == NO_MODEL:
+        others = ", ".join(name for name, one in methods.METHODS.items() if not one.needs_text)
+        raise InputError(
+            f"method {method.name}: {method.needs_clip}, and model {NO_MODEL} has no text tower; give one of {others}"
+        )
     if method.needs_clip and not kind.has_clip:
         others = ", ".join(name for name, one in methods.METHODS.items() if not one.needs_clip)
         raise InputError(
@@ -313,6 +341,11 @@ def _check(problem: Problem, learner: Learner) -> None:
     for name, inputs in (("train", problem.train_x), ("test", problem.test_x)):
         if inputs is not None:
             learner.check_inputs(inputs, name)
+            if inputs.shape[-1] != (width := problem.train_x.shape[-1]):
+                raise InputError(
+                    f"{name} features: {inputs.shape[-1]} wide, but those to learn from are {width} wide; both must "
+                    "come from the same image tower"
+                )
     for name, labels in (("labels", problem.labels), ("test labels", problem.test_y)):
         if labels is not None:
             check_labels(labels, classes, name)

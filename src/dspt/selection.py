@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, take_rows
 from dspt.learners import PROMPT_SETTINGS, ClipLearner, by_prototypes, posterior_of
-from dspt.posterior import Posterior, label_likelihood
+from dspt.posterior import label_likelihood
 from dspt.problem import Problem, Task
 from dspt.runs import learn
 from dspt.train import logits
@@ -26,8 +27,12 @@ BY_FREEDOM = ("prompt", "prototypes", "posterior")
 _FEWEST = 20
 # A fifth of so few says too little: each fifth of them is held out in turn.
 _FEW = 500
-# A prompt is made from the class names: it is tried if they tell so many of the images.
+# A prompt is made from the class names: it is tried if they tell so much of what chance leaves open. A share of all
+# images would not do: of four classes chance tells a quarter, of two a half.
 _KNOWN_NAMES = 0.25
+# Standard errors by which names must agree with labels more often than chance, where nothing else is known. Names have
+# the benefit of the doubt: four of five labels may be wrong, and a prompt from good names hardly minds.
+_MORE_THAN_CHANCE = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,13 @@ def provisional(config: Settings) -> Settings:
     return replace(config, learner="prototypes" if is_open(config) else config.learner, method=METHOD)
 
 
+def replaced(config: Settings) -> str:
+    """Return in a line what method is taken in place of the one in the settings; "" if that one is."""
+    if config.learner not in (AUTO_LEARNER, "posterior") or config.method == METHOD:
+        return ""
+    return f"method: {METHOD} in place of {config.method}, since learner {config.learner} goes with no other"
+
+
 def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
     """Return the task with the learner that fits it best, and why.
 
@@ -70,7 +82,8 @@ def chosen(task: Task, reporter: Reporter | None = None) -> tuple[Task, Choice]:
     judged by how likely it makes the given labels of the fifth, wrong ones among them, if labels come about as the
     posterior of the others says. Of those that are level within a standard error, the one that learns the fewest
     numbers is taken. No true label is looked at, and no test set. A prompt is not tried where class names tell few
-    images.
+    images, or where there is no model. Where nothing can be told about the labels, it is a prompt if class names agree
+    with them more often than chance, else prototypes.
 
     Parameters
     ----------
@@ -92,8 +105,8 @@ def with_learner(task: Task, name: str) -> Task:
         return task
     assert isinstance(task.learner, ClipLearner)
     config = replace(task.config, learner=name)
-    learner = learners.make(task.problem.class_names, config, task.learner.tower)
-    return replace(task, config=config, learner=learner, start=learner.start())
+    learner = learners.make(task.problem.class_names, config, task.learner.text)
+    return replace(task, config=config, learner=learner, start=learner.start(task.problem.samples))
 
 
 def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
@@ -108,23 +121,23 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
         held, kept = np.sort(order[part]), np.sort(order[~part])
         posterior = posterior_of(take_rows(problem.train_x, kept), problem.labels[kept], given)
         if not posterior.can_tell:
-            return Choice(
-                "prompt", "prompt, since wrong labels cannot be told from right ones, and it learns least", {}
-            )
+            return _blind(problem, given)
         if not fold:
-            known = _known(take_rows(problem.train_x, kept), posterior, given)
-            names = [name for name in BY_FREEDOM if name != "prompt" or known >= _KNOWN_NAMES]
+            predicted = posterior.probabilities.argmax(1)
+            known = _agreement(take_rows(problem.train_x, kept), predicted, given)
+            names = [name for name in BY_FREEDOM if name != "prompt" or (known and known.kappa >= _KNOWN_NAMES)]
             if problem.weights is not None:
                 names = [name for name in names if learners.LEARNERS[name].weighs_samples]
         for name in names:
             reporter.say(f"learner: trying {name} without a fifth of the samples")
             config = replace(task.config, learner=name)
-            learner = learners.make(problem.class_names, config, given.tower)
+            learner = learners.make(problem.class_names, config, given.text)
             weights = None if problem.weights is None else problem.weights[kept]
             others = Problem(
                 problem.class_names, take_rows(problem.train_x, kept), problem.labels[kept], weights=weights
             )
-            tried = Task(others, config, learner, methods.make(METHOD), learner.start(), task.given)
+            start = learner.start(others.samples)
+            tried = Task(others, config, learner, methods.make(METHOD), start, task.given)
             learnt = learn(tried, reporter=reporter)
             scores = logits(_one_view(take_rows(problem.train_x, held)), learner.classify(learnt.parameters))
             found.setdefault(name, []).append(label_likelihood(scores, problem.labels[held], posterior.transition))
@@ -139,15 +152,51 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
     if least_free != best:
         reason = "held-out labels are as likely under it as under any, within a standard error, and it learns less"
     why = f"{least_free}, since {reason} (mean log likelihood: {told})"
-    if "prompt" not in names:
-        why += f"; a prompt was not tried, since the class names tell {100 * known:.0f} % of the images"
+    if known is None:
+        why += "; a prompt was not tried, since there is no model to read it"
+    elif "prompt" not in names:
+        why += (
+            f"; a prompt was not tried, since the class names tell {100 * known.share:.0f} % of the images, "
+            f"and chance {100 * known.chance:.0f} %"
+        )
     return Choice(least_free, why, means)
 
 
-def _known(train_x: Features, posterior: Posterior, learner: ClipLearner) -> float:
-    """Return how many of the images the class names alone tell, as far as the posterior knows."""
-    zero_shot = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale))
-    return float((zero_shot.argmax(1) == posterior.probabilities.argmax(1)).mean())
+def _blind(problem: Problem, given: ClipLearner) -> Choice:
+    """Return what to take where wrong labels cannot be told from right ones."""
+    why = "wrong labels cannot be told from right ones, and"
+    known = _agreement(problem.train_x, problem.labels, given)
+    if known is None:
+        return Choice("prototypes", f"prototypes, since {why} there is no model to read a prompt", {})
+    # However many labels are wrong, names that mean anything agree with some of the others.
+    if (
+        known.share - known.chance
+        > _MORE_THAN_CHANCE * (known.chance * (1 - known.chance) / len(problem.labels)) ** 0.5
+    ):
+        return Choice("prompt", f"prompt, since {why} it learns least", {})
+    why += f" the class names agree with {100 * known.share:.0f} % of them, no more than by chance"
+    return Choice("prototypes", f"prototypes, since {why}", {})
+
+
+class _Agreement(NamedTuple):
+    """How many of the images class names alone tell, and how many they would by chance."""
+
+    share: float
+    chance: float
+
+    @property
+    def kappa(self) -> float:
+        """How much of what chance leaves open the names tell: Cohen's kappa."""
+        return (self.share - self.chance) / max(1e-9, 1 - self.chance)
+
+
+def _agreement(train_x: Features, classes: np.ndarray, learner: ClipLearner) -> _Agreement | None:
+    """Return how many images have the class that their names alone tell; None without a model."""
+    if learner.zero_shot is None:
+        return None
+    told = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale)).argmax(1)
+    shares = [np.bincount(each, minlength=len(learner.class_names)) / len(each) for each in (told, classes)]
+    return _Agreement(float((told == classes).mean()), float(shares[0] @ shares[1]))
 
 
 def _one_view(inputs: Features) -> Features:

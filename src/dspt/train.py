@@ -14,6 +14,7 @@ from torch.optim.sgd import sgd
 
 from dspt.internal.device import sent
 from dspt.internal.errors import InputError
+from dspt.internal.names import NO_MODEL
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, take_rows
 from dspt.internal.threads import threads_for
@@ -251,14 +252,14 @@ def test_accuracy(task: Task, classify: Classify) -> float | None:
 
 
 def zero_shot_accuracy(task: Task) -> float | None:
-    """Return the test accuracy of the fixed prompt in percent; None without a test set or without CLIP."""
+    """Return the test accuracy of the fixed prompt in percent; None without a test set or without a text tower."""
     return None if task.learner.zero_shot is None else test_accuracy(task, _fixed_prompt(task))
 
 
 def estimated_noise(task: Task) -> dict[str, float]:
-    """Return the estimated share of wrong labels and its error, where it is not known of all and CLIP can tell."""
+    """Return the estimated share of wrong labels and its error, where it is not known of all and features can tell."""
     problem, learner = task.problem, task.learner
-    if problem.labels_known == len(problem.labels) or learner.zero_shot is None:
+    if problem.labels_known == len(problem.labels) or not learner.has_clip:
         return {}
     # Evenly spread ones of a very large set are enough, and their error says so.
     most = min(_ESTIMATED, len(problem.labels), max(1, _ESTIMATED_ENTRIES // len(problem.class_names)))
@@ -297,7 +298,7 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
 
 
 def _posterior(task: Task) -> Posterior:
-    if task.learner.zero_shot is None:
+    if not task.learner.has_clip:
         raise InputError(f"method {task.method.name}: it reads the posterior of labels, and a network has no features")
     return posterior_of(task.problem.train_x, task.problem.labels, task.learner)
 
@@ -305,9 +306,8 @@ def _posterior(task: Task) -> Posterior:
 def _fixed_prompt(task: Task) -> Classify:
     learner = task.learner
     if learner.zero_shot is None:
-        raise InputError(
-            f"method {task.method.name}: it looks at zero-shot logits, and a network from scratch has no CLIP"
-        )
+        without = f"model {NO_MODEL} has no text tower" if learner.has_clip else "a network from scratch has no CLIP"
+        raise InputError(f"method {task.method.name}: it looks at zero-shot logits, and {without}")
     return by_prototypes(learner.zero_shot, learner.scale)
 
 

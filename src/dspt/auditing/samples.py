@@ -19,19 +19,16 @@ from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset, Split
 from dspt.data.dataset import are_features, take
-from dspt.data.given import given_items, given_labels
+from dspt.data.given import distinct_labels, given_items, given_labels
 from dspt.data.items import item_names
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import Fault, InputError
-from dspt.internal.names import AUTO, GENERIC_TEMPLATE
+from dspt.internal.names import AUTO, GENERIC_TEMPLATE, NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import Features, Shards, joined, take_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# What a set of features is judged with if no model is named: nothing but the features.
-NO_MODEL = "none"
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def audit(
     if model in (None, NO_MODEL) and not are_features(items):
         raise InputError("model: none is given, and images need one; name a CLIP checkpoint, or give features")
     if class_names is None and are_features(items) and model in (AUTO, None, NO_MODEL):
-        names, classes, labels = _distinct(y)
+        names, classes, labels = distinct_labels(y)
     else:
         names, classes, labels = given_labels(y, class_names)
     if len(labels) != len(items):
@@ -143,15 +140,6 @@ def audit(
         "can_tell": found.audit.can_tell,
     }
     return table
-
-
-def _distinct(y: Any) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-    """Return the names of the labels that there are, the labels themselves, and y as numbers of them."""
-    numbers = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        return given_labels(y, None)
-    classes, labels = np.unique(numbers, return_inverse=True)
-    return tuple(map(str, classes)), classes, labels.astype(np.int64)
 
 
 def _known(known: Any, classes: np.ndarray, n: int) -> np.ndarray:

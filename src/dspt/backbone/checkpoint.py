@@ -18,7 +18,7 @@ from dspt.backbone.towers import sizes
 from dspt.internal.checks import check_scale
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_regular, read_json, read_text
-from dspt.internal.names import AUTO, PAPER_MODEL
+from dspt.internal.names import AUTO, NO_MODEL, PAPER_MODEL
 
 if TYPE_CHECKING:
     import torch
@@ -210,6 +210,8 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
 
     "auto" is the paper's. A hub id that is in the local cache is used without any network access.
     """
+    if str(model) == NO_MODEL:
+        raise InputError(f"model {NO_MODEL}: images and class names need one here; name a CLIP checkpoint")
     model = PAPER_MODEL if str(model) == AUTO else model
     folder = _locate(model)
     name = str(model)

@@ -54,7 +54,7 @@ from dspt.cli.configfile import ConfigFile
 from dspt.cli.evaluation import print_evaluation
 from dspt.config import GENERIC_TEMPLATE, Config, NetworkConfig
 from dspt.internal.errors import InputError
-from dspt.internal.names import AUTO
+from dspt.internal.names import AUTO, NO_MODEL
 from dspt.internal.rounding import counted, figure
 
 if TYPE_CHECKING:
@@ -109,11 +109,13 @@ def train(
       dspt train oxford_pets --root datasets/ --shots 16 --noise pair:0.4
       dspt train oxford_pets --root datasets/ --classes base --out runs/pets-base
       dspt train features.npz --model path/to/checkpoint --noise pair:0.4 --seed 2
+      dspt train features.npz --model none --learner auto
       dspt train --config run.yaml --seed 2
     """
     from dspt.data import open_dataset
     from dspt.methods import make
     from dspt.runs import SKIPPED, logs
+    from dspt.selection import replaced
     from dspt.workflows.train import run
 
     logs.names(log)
@@ -134,8 +136,12 @@ def train(
         return
     print_table(
         f"{result.data}, noise {result.noise}{_wrong(result)}, model {result.model}",
-        [("zero-shot", result.zero_shot), *_accuracies(result)],
+        [*([] if result.model == NO_MODEL else [("zero-shot", result.zero_shot)]), *_accuracies(result)],
     )
+    if line := replaced(config):
+        print(line)
+    if result.why:
+        print(f"learner: {result.why}")
     print_trust(result.test_labels_known)
     if words := make(config.method).words(result.found):
         print(words)

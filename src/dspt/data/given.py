@@ -52,6 +52,32 @@ def given_items(X: Any) -> Any:
 
 def given_labels(y: Any, class_names: Sequence[str] | None) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """Return the prompt names, the labels as the user writes them, and y as numbers."""
+    y = _as_labels(y)
+    if y.dtype.kind == "U":
+        # in sorted order, as scikit-learn's metrics expect columns to be
+        found = np.unique(y) if class_names is None else np.unique(list(map(str, class_names)))
+        unknown = ~np.isin(y, found)
+        if unknown.any():
+            row = int(unknown.argmax())
+            raise InputError(f"y: {str(y[row])!r} at row {row} is not one of class_names")
+        names = tuple(map(str, found))
+        _check_different(names if class_names is None else tuple(map(str, class_names)))
+        return names, np.array(names), np.searchsorted(found, y).astype(np.int64)
+    if class_names is None:
+        raise InputError("class_names: needed, since y holds numbers; class_names[i] is the name of label i")
+    names = tuple(map(str, class_names))
+    _check_different(names)
+    return names, np.arange(len(names)), y.astype(np.int64)
+
+
+def distinct_labels(y: Any) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """Return the names of the labels that there are, the labels themselves, and y as numbers of them."""
+    classes, labels = np.unique(_as_labels(y), return_inverse=True)
+    return tuple(map(str, classes)), classes, labels.astype(np.int64)
+
+
+def _as_labels(y: Any) -> np.ndarray:
+    """Return y as an array (N,) of texts or of whole numbers."""
     if hasattr(y, "detach"):
         y = y.detach().cpu().numpy()
     elif isinstance(y, list | tuple):
@@ -66,22 +92,10 @@ def given_labels(y: Any, class_names: Sequence[str] | None) -> tuple[tuple[str, 
     if y.dtype.kind == "U":
         if (empty := np.char.strip(y) == "").any():
             raise InputError(f"y: the label at row {int(empty.argmax())} is empty; leave the sample out")
-        # in sorted order, as scikit-learn's metrics expect columns to be
-        found = np.unique(y) if class_names is None else np.unique(list(map(str, class_names)))
-        unknown = ~np.isin(y, found)
-        if unknown.any():
-            row = int(unknown.argmax())
-            raise InputError(f"y: {str(y[row])!r} at row {row} is not one of class_names")
-        names = tuple(map(str, found))
-        _check_different(names if class_names is None else tuple(map(str, class_names)))
-        return names, np.array(names), np.searchsorted(found, y).astype(np.int64)
-    if y.dtype.kind not in "iu":
+    elif y.dtype.kind not in "iu":
         raise InputError(f"y: expected class names or whole numbers, found {y.dtype}")
-    if class_names is None:
-        raise InputError("class_names: needed, since y holds numbers; class_names[i] is the name of label i")
-    names = tuple(map(str, class_names))
-    _check_different(names)
-    return names, np.arange(len(names)), y.astype(np.int64)
+    labels: np.ndarray = y
+    return labels
 
 
 def _written(y: np.ndarray) -> np.ndarray:

@@ -122,7 +122,8 @@ def _step(config: Settings, dataset: Dataset) -> float:
     config = selection.provisional(config)
     learner = learners.make(dataset.class_names, config)
     if isinstance(learner, learners.ClipLearner):
-        x = np.random.default_rng(0).standard_normal((n, learner.tower.feature_dim))
+        width = learner.text.feature_dim if learner.text else np.asarray(dataset.train.items[:1]).shape[1]
+        x = np.random.default_rng(0).standard_normal((n, width))
         x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
     else:
         one, _ = learner.reader(Reporter(silent=True))(dataset.train.take(np.arange(1)), "train")

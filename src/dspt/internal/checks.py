@@ -73,6 +73,7 @@ def checked_labels(labels: Any, num_classes: int | None = None) -> np.ndarray:
     num_classes : int, optional
         C, where it is known: labels are 0..C-1, else 0 or more.
     """
+    check_unmasked(labels, "labels")
     try:
         array = as_array(labels)
     except (TypeError, ValueError):
@@ -81,10 +82,12 @@ def checked_labels(labels: Any, num_classes: int | None = None) -> np.ndarray:
         return array.astype(np.int64)
     if array.ndim != 1:
         raise InputError(f"labels: expected one integer per sample, found shape {array.shape}")
+    if array.dtype == object and all(map(_is_label, array)):
+        array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         # An array has made all of a list into floats or strings for the sake of one of them.
         values = labels if isinstance(labels, (list, tuple)) else array.tolist()
-        row = next((i for i, value in enumerate(values) if not is_integer(value)), 0)
+        row = next((i for i, value in enumerate(values) if not _is_label(value)), 0)
         raise InputError(f"labels: expected integers, found {values[row]!r} at row {row}")
     if num_classes is not None:
         check_labels(array, num_classes)
@@ -107,6 +110,7 @@ def checked_rows(values: Any, n: int, name: str, each: str) -> Features:
     each : str
         What each row stands for: "label", "class".
     """
+    check_unmasked(values, name)
     try:
         array = values if isinstance(values, Shards) else as_array(values)
     except (TypeError, ValueError):
@@ -157,9 +161,27 @@ def is_text(name: str) -> bool:
     return True
 
 
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise `InputError` for a masked array with a mask, of which a plain array would show what is hidden.
+
+    Parameters
+    ----------
+    values : labels or features of any type
+    name : str
+        What they are called.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        hidden = int(np.ma.getmaskarray(values).sum())
+        verb = "is" if hidden == 1 else "are"
+        raise InputError(f"{name}: {counted(hidden, 'value')} {verb} masked; leave these samples out")
+
+
 def as_array(values: Any) -> np.ndarray:
-    """Return labels or features as an array of whatever type they are."""
-    return np.asarray(values.detach().cpu() if is_tensor(values) else values)
+    """Return labels or features as an array of whatever type they are; bfloat16, which numpy has not, as float32."""
+    if is_tensor(values):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    return np.asarray(values)
 
 
 def is_tensor(labels: Any) -> bool:
@@ -171,6 +193,10 @@ def is_tensor(labels: Any) -> bool:
 def is_integer(value: object) -> bool:
     """Return whether this is a whole number of any type, and not a truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_label(value: Any) -> bool:
+    return is_integer(value) and abs(value) < 2**63
 
 
 def is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:

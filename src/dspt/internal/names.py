@@ -16,9 +16,11 @@ Known = TypeVar("Known")
 # CLIP's prompt for a class of which nothing is known but its name.
 GENERIC_TEMPLATE = "a photo of a {}."
 
-# The paper's checkpoint, and what stands for "the one that suits the data" in settings.
+# The paper's checkpoint, and what stands for "the one that suits the data" and for "no towers, features alone" in
+# settings.
 PAPER_MODEL = "openai/clip-vit-base-patch16"
 AUTO = "auto"
+NO_MODEL = "none"
 
 
 def plain(name: str) -> str:

@@ -21,6 +21,7 @@ from dspt.learners.learner import (
     Learner,
     Parameters,
     Reader,
+    Samples,
     by_prototypes,
     open_encoder,
     open_text_tower,
@@ -41,6 +42,7 @@ __all__ = [
     "Parameters",
     "PromptLearner",
     "Reader",
+    "Samples",
     "by_prototypes",
     "kind_of",
     "make",
@@ -84,7 +86,7 @@ def make(class_names: Sequence[str], config: Settings, tower: TextTower | None =
     config : Settings
         Its `learner` names the kind.
     tower : TextTower, optional
-        For learners on top of CLIP alone; None opens the one that the config asks for.
+        For learners on top of CLIP alone; None opens the one that the config asks for, if it asks for a model.
     """
     kind: Any = kind_of(config)
     made: Learner = kind(class_names, config, tower) if tower else kind(class_names, config)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from dspt.internal.seeds import Stream
-from dspt.learners.learner import Classify, Parameters
+from dspt.learners.learner import Classify, Parameters, Samples
 from dspt.learners.prompt import PromptLearner
 
 
@@ -29,8 +29,14 @@ class ConditionalPromptLearner(PromptLearner):
         """Return the width of what the small network looks at."""
         return parameters["meta.down.weight"].shape[1]
 
-    def start(self) -> Parameters:
-        """Return the context, and two linear layers with a bottleneck of a sixteenth between them."""
+    def start(self, samples: Samples | None = None) -> Parameters:
+        """Return the context, and two linear layers with a bottleneck of a sixteenth between them.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            Not looked at.
+        """
         width = self.tower.feature_dim
         middle = max(1, width // 16)
         return {

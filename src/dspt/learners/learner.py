@@ -17,14 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dspt.backbone.checkpoint import Checkpoint, open_checkpoint
+from dspt.backbone.checkpoint import DEFAULT_LOGIT_SCALE, Checkpoint, open_checkpoint
 from dspt.backbone.prompt import clean_name, is_mended, layout_template
 from dspt.backbone.text import TextTower
 from dspt.config import Config, Settings
 from dspt.data import Split
+from dspt.data.dataset import are_features
 from dspt.features import Encoder, Spread
 from dspt.internal.device import find_device, sent
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, Shards
@@ -49,6 +51,14 @@ class Solution(NamedTuple):
 
     parameters: Parameters
     found: dict[str, float]
+
+
+class Samples(NamedTuple):
+    """Training samples that a learner may start from: inputs, given labels, and how much each counts."""
+
+    train_x: Features
+    labels: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class Reader(Protocol):
@@ -100,8 +110,14 @@ class Learner(ABC):
         return None
 
     @abstractmethod
-    def start(self) -> Parameters:
-        """Return the parameters before the first epoch."""
+    def start(self, samples: Samples | None = None) -> Parameters:
+        """Return the parameters before the first epoch; nothing if it starts from samples, and there are none.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            The training set. Few learners look at it.
+        """
 
     @abstractmethod
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
@@ -183,31 +199,59 @@ class Learner(ABC):
         return {}
 
 
+class FeatureReader:
+    """Reads the features of a split as they are; there is no tower for images."""
+
+    skipped: Sequence[Fault] = ()
+
+    def __call__(self, split: Split, name: str, views: int = 0) -> tuple[Features, np.ndarray]:
+        """Return all features, and their positions in the split."""
+        if not are_features(split.items):
+            raise InputError(
+                f"model {NO_MODEL}: it goes with features, and the {name} split has images", "name a `model`"
+            )
+        return split.items, np.arange(len(split.labels))
+
+    def check_there(self, split: Split) -> None:
+        """Do nothing: features are there."""
+
+
 class ClipLearner(Learner):
-    """A classifier of image features by class names, on top of a frozen text tower."""
+    """A classifier of image features by class names, on top of a frozen text tower.
+
+    Without a model there is no tower, and nothing is known of class names: `zero_shot` is None then.
+    """
 
     warmup = 1
 
     def __init__(self, class_names: Sequence[str], config: Config, tower: TextTower | None = None) -> None:
         self.class_names = tuple(class_names)
         self.config = config
-        self.tower = tower or open_text_tower(config)
-        self.device = self.tower.device
+        self.text = tower or (None if config.model == NO_MODEL else open_text_tower(config))
+        self.device = self.text.device if self.text else find_device(config.device, config.precision)
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint whose towers are used."""
-        return self.tower.checkpoint
+    def tower(self) -> TextTower:
+        """The text tower, of a learner that has one."""
+        assert self.text is not None
+        return self.text
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint whose towers are used; None without a model."""
+        return self.text.checkpoint if self.text else None
 
     @property
     def scale(self) -> float:
-        """The factor between cosine and logit, of the checkpoint."""
-        return self.checkpoint.logit_scale
+        """The factor between cosine and logit: of the checkpoint, or where CLIP's own training ends."""
+        return self.checkpoint.logit_scale if self.checkpoint else DEFAULT_LOGIT_SCALE
 
     @property
     def made_with(self) -> dict[str, Any]:
         """Where the checkpoint is, what it computes, and its scale."""
         checkpoint = self.checkpoint
+        if checkpoint is None:
+            return {"logit_scale": self.scale}
         texts = (*map(clean_name, self.class_names), self.config.template, self.config.context_words or "")
         return {
             "model": checkpoint.location,
@@ -218,8 +262,10 @@ class ClipLearner(Learner):
         }
 
     @cached_property
-    def zero_shot(self) -> Tensor:
-        """The class prototypes (C, D) of the fixed prompt."""
+    def zero_shot(self) -> Tensor | None:
+        """The class prototypes (C, D) of the fixed prompt; None without a model."""
+        if self.text is None:
+            return None
         return zero_shot_prototypes(self.tower, self.class_names, self.config.template)
 
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:
@@ -234,6 +280,8 @@ class ClipLearner(Learner):
         skip_bad : bool
             Leave out images that cannot be read, instead of stopping at them.
         """
+        if self.checkpoint is None:
+            return FeatureReader()
         return open_encoder(self.config, self.checkpoint, reporter, cache, skip_bad)
 
     def inputs(self, train_x: Features) -> Callable[[int], Inputs]:
@@ -257,10 +305,10 @@ class ClipLearner(Learner):
 
     def check_inputs(self, inputs: Features, name: str) -> None:
         """Raise `InputError` for features of another width than the class features have."""
-        if inputs.shape[-1] != self.tower.feature_dim:
+        if self.text is not None and inputs.shape[-1] != self.text.feature_dim:
             raise InputError(
-                f"{name} features: {inputs.shape[-1]} wide, but {self.checkpoint.name} gives class "
-                f"features of width {self.tower.feature_dim}; use the checkpoint they were made with"
+                f"{name} features: {inputs.shape[-1]} wide, but {self.text.checkpoint.name} gives class "
+                f"features of width {self.text.feature_dim}; use the checkpoint they were made with"
             )
 
     def blend(self, inputs: Tensor, partners: Tensor, share: float) -> Tensor:

@@ -18,7 +18,7 @@ from dspt.internal.device import find_device, sent
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import Features
 from dspt.learners import pixels, resnet
-from dspt.learners.learner import Classify, Inputs, Learner, Parameters, Reader
+from dspt.learners.learner import Classify, Inputs, Learner, Parameters, Reader, Samples
 
 
 class NetworkLearner(Learner):
@@ -37,8 +37,14 @@ class NetworkLearner(Learner):
         self.network = resnet.build(config.model, config.stem, len(class_names))
         self.buffers = frozenset(name for name, _ in self.network.named_buffers())
 
-    def start(self) -> Parameters:
-        """Return weights that depend on the seed alone, and the running means of batch normalisation."""
+    def start(self, samples: Samples | None = None) -> Parameters:
+        """Return weights that depend on the seed alone, and the running means of batch normalisation.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            Not looked at.
+        """
         return resnet.initial(self.network, self.config.seed)
 
     def placed(self, parameters: Parameters) -> Parameters:

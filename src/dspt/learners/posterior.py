@@ -11,7 +11,7 @@ from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.internal.scratch import scratch
 from dspt.internal.shards import BLOCK, Features
-from dspt.learners.learner import Classify, ClipLearner, Learner, Parameters, Solution, by_prototypes
+from dspt.learners.learner import Classify, ClipLearner, Learner, Parameters, Samples, Solution, by_prototypes
 from dspt.learners.prototypes import refuse_prompt_settings
 from dspt.posterior import Posterior, label_posterior
 
@@ -33,15 +33,26 @@ class PosteriorLearner(ClipLearner):
         """Return the width of the weights."""
         return parameters["weights"].shape[1]
 
-    def start(self) -> Parameters:
-        """Return a classifier that knows nothing."""
-        classes, width = len(self.class_names), self.tower.feature_dim
+    def start(self, samples: Samples | None = None) -> Parameters:
+        """Return a classifier that knows nothing.
+
+        Parameters
+        ----------
+        samples : Samples, optional
+            The training set, whose width counts if no model tells it.
+        """
+        if self.text is None and samples is None:
+            return {}
+        width = self.text.feature_dim if self.text else samples.train_x.shape[-1]  # type: ignore[union-attr]
+        classes = len(self.class_names)
         return {"weights": torch.zeros(classes, width), "bias": torch.zeros(classes)}
 
     def solve(self, train_x: Features, labels: np.ndarray) -> Solution:
         """Return the classifier of the posterior, the fixed prompt's part in it, and the noise rate it found."""
         found = posterior_of(train_x, labels, self)
-        weights = torch.from_numpy(found.weights.T) + found.text_weight * self.scale * self.zero_shot.cpu()
+        weights = torch.from_numpy(found.weights.T)
+        if self.zero_shot is not None:
+            weights = weights + found.text_weight * self.scale * self.zero_shot.cpu()
         parameters = {"weights": weights.contiguous(), "bias": torch.from_numpy(found.bias)}
         return Solution(self.placed(parameters), found.findings())
 
@@ -56,7 +67,7 @@ class PosteriorLearner(ClipLearner):
 
 
 def posterior_of(train_x: Features, labels: np.ndarray, learner: Learner) -> Posterior:
-    """Return the posterior of labels from features and the learner's fixed prompt.
+    """Return the posterior of labels from features and the learner's fixed prompt, if it has one.
 
     Parameters
     ----------
@@ -65,15 +76,18 @@ def posterior_of(train_x: Features, labels: np.ndarray, learner: Learner) -> Pos
     labels : integer array of shape (N,)
         Given labels.
     learner : Learner
-        On top of CLIP: it has the fixed prompt.
+        On top of CLIP: it may have the fixed prompt.
     """
-    if learner.zero_shot is None:
+    if not learner.has_clip:
         raise InputError("posterior: it is made from CLIP's features, and a network from scratch has none")
     if isinstance(train_x, np.ndarray) and train_x.ndim == 3:
         train_x = train_x.mean(1)
         train_x /= np.linalg.norm(train_x, axis=1, keepdims=True).clip(1e-12)
+    classes = len(learner.class_names)
+    if learner.zero_shot is None:
+        return label_posterior(train_x, labels, num_classes=classes)
     classify = by_prototypes(learner.zero_shot, learner.scale)
-    logits = scratch(len(train_x), len(learner.zero_shot))
+    logits = scratch(len(train_x), classes)
     for first in range(0, len(train_x), BLOCK):
         rows = slice(first, first + BLOCK)
         logits[rows] = classify(torch.from_numpy(np.array(train_x[rows]))).cpu().numpy()

@@ -18,16 +18,16 @@ class DSPTAuto(Method):
     """Cross-entropy on the posterior of each label: sure labels are learnt whole, doubtful ones in shares.
 
     The posterior is computed once, before training, from the image features, the given labels and the zero-shot
-    logits; where names or labels are of no use, it leaves them aside. A sample whose label is most probably wrong is
-    not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones, since the
-    estimated share of wrong ones is within its error, are believed to that extent. Where images and names tell nothing
-    about the labels, it is DSPT.
+    logits, if there are any; where names or labels are of no use, it leaves them aside. A sample whose label is most
+    probably wrong is not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones,
+    since the estimated share of wrong ones is within its error, are believed to that extent. Where images and names
+    tell nothing about the labels, it is DSPT.
     """
 
     name = "dspt-auto"
     formula = "-sum_t (s Q_t + (1 - s) 1{t = y}) log p_t, Q the posterior of the true class, s = min(1, rate / error)"
     source = "this package"
-    needs_clip = "it reads the posterior of labels, made from CLIP's features"
+    needs_clip = "it reads the posterior of labels, made from features"
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""

@@ -67,6 +67,8 @@ class Method(ABC):
     trains: bool = True
     # Why it cannot do without CLIP, if so: "it needs CLIP's comparison of images with text".
     needs_clip: str = ""
+    # Whether that is what CLIP knows of class names, and features alone will not do.
+    needs_text: bool = False
     # Whether a sample's weight can be honoured: its loss is its own, and counts so much.
     weighs_samples: bool = True
 

@@ -27,6 +27,7 @@ class NLPrompt(Method):
     formula = "CE where argmax OT plan = y, then MAE elsewhere"
     source = "Pan et al., CVPR 2025"
     needs_clip = "it trusts what CLIP knows before training"
+    needs_text = True
 
     reg: float = 0.01
     published: bool = False

@@ -17,6 +17,7 @@ class UPL(Method):
     formula = "CE(z, argmax z_zero-shot)"
     source = "Huang et al., 2022"
     needs_clip = "it needs CLIP's comparison of images with text"
+    needs_text = True
 
     top: float = 0
 

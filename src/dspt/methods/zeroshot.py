@@ -16,6 +16,7 @@ class ZeroShot(Method):
     source = "Radford et al., ICML 2021"
     trains = False
     needs_clip = "it needs CLIP's comparison of images with text"
+    needs_text = True
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return no phase: there is nothing to learn."""

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dspt.internal.checks import checked_labels, checked_rows, is_integer
+from dspt.internal.checks import as_array, check_unmasked, checked_labels, checked_rows, is_integer
 from dspt.internal.errors import InputError
 from dspt.posterior.evidence import HEIGHT, Evidence
 from dspt.posterior.mixture import Mixture, most_likely
+
+# A matrix of as many rows and columns takes 80 GB, and there are several. ImageNet-21K has a fifth of them.
+_MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -154,15 +157,24 @@ def label_posterior(
         raise InputError("labels: none are given; at least one is needed")
     if not x.shape[1]:
         raise InputError("features: they have no columns; every row must be a feature")
-    if num_classes is not None and not is_integer(num_classes):
-        raise InputError(f"num_classes: expected a whole number, found {num_classes!r}")
-    classes = num_classes or (z.shape[1] if z is not None else max(2, int(given.max()) + 1))
+    for name, number in (("num_classes", num_classes), ("seed", seed)):
+        if not is_integer(number) and not (name == "num_classes" and number is None):
+            raise InputError(f"{name}: expected a whole number, found {number!r}")
+    classes = num_classes
+    if classes is None:
+        classes = z.shape[1] if z is not None else max(2, int(given.max()) + 1)
     if classes < 2:
         raise InputError(f"num_classes: expected 2 or more, found {classes}")
+    if classes > _MOST_CLASSES:
+        raise InputError(
+            f"num_classes: {classes:,}, and what becomes of labels is a matrix of that many rows and columns "
+            f"({8 * classes**2 / 1e9:,.0f} GB); expected at most {_MOST_CLASSES:,}: number the labels from 0 on"
+        )
     checked_labels(given, classes)
     if z is not None and z.shape[1] != classes:
         raise InputError(f"zero_shot_logits: {z.shape[1]} columns for {classes} classes")
-    told = np.full(n, -1) if known is None else np.asarray(known)
+    check_unmasked(known, "known")
+    told = np.full(n, -1) if known is None else as_array(known)
     if told.shape != (n,) or told.dtype.kind not in "iu" or told.min() < -1 or told.max() >= classes:
         raise InputError(f"known: expected {n} whole numbers, -1 or 0..{classes - 1}, one for each label")
     with torch.no_grad():

@@ -141,7 +141,7 @@ def evaluate(
     if page is not None:
         headings = {"base": "Base classes", "new": "New classes"}
         shown = [one.part(headings.get(name, "")) for name, one in judged.items()]
-        write_page(page, f"{run} on {dataset.name}", classifier.model, shown, worst)
+        write_page(page, f"{run} on {dataset.name}", str(classifier.model), shown, worst)
         told["page"] = str(page)
     if picture is not None:
         calibration_picture(picture, {name: one.evaluation for name, one in judged.items()})

@@ -11,6 +11,7 @@ from dspt import noise, selection
 from dspt.config import Settings
 from dspt.data import Dataset, open_dataset
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.names import NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.problem import Task, pose
 from dspt.runs import RULES, Description, Learnt, Result, Run, default_folder, learn, logs
@@ -89,6 +90,8 @@ def run(
 def _chosen_before(task: Task, dataset: Dataset, spec: noise.NoiseSpec, out: Path | str | None) -> Task | None:
     """Return the task as a finished run of it had it, if the learner was chosen there; None if there is no such run."""
     for name in selection.BY_FREEDOM:
+        if name == "prompt" and task.config.model == NO_MODEL:
+            continue  # it cannot have been chosen
         found = Run(out or default_folder(dataset.name, replace(task.config, learner=name), str(spec)))
         if not found.is_done or found.description().settings.learner != name:
             continue

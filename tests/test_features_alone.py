@@ -1,0 +1,241 @@
+"""Features without a model: no text tower, no class names, and all that goes without them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from problems import NAMES, QUIET, feature_file, features, told
+from torch.testing import assert_close
+
+import dspt as package
+from dspt import PromptClassifier, learners, methods
+from dspt.config import Config
+from dspt.data import Dataset, Split
+from dspt.internal.errors import InputError
+from dspt.learners import Samples
+from dspt.problem import Problem, Task
+from dspt.runs import learning
+from dspt.train import Stream, batches
+from dspt.workflows.train import run
+
+ALONE = ["prototypes", "posterior", "auto"]
+
+
+def noisy(n=200, rate=0.4):
+    x, true = features(n, 1)
+    return x, np.asarray(package.corrupt(true, 4, "symmetric", rate)), *features(200, 2)
+
+
+def prototypes(**settings):
+    return learners.make(NAMES, Config(model="none", learner="prototypes", **settings))
+
+
+class TestTheStart:
+    def test_is_the_mean_of_each_class_by_given_labels(self):
+        x, y, _, _ = noisy()
+        means = np.stack([x[y == c].mean(0) for c in range(4)])
+        expected = means / np.linalg.norm(means, axis=1, keepdims=True)
+        found = prototypes().start(Samples(x, y))["weights"]
+        assert_close(found, torch.from_numpy(expected.astype(np.float32)))
+
+    def test_counts_samples_by_their_weight(self):
+        x, y, _, _ = noisy()
+        weights = np.where(np.arange(len(y)) < 100, 1.0, 0.0)
+        found = prototypes().start(Samples(x, y, weights))["weights"]
+        assert_close(found, prototypes().start(Samples(x[:100], y[:100]))["weights"])
+
+    def test_of_a_class_without_samples_is_next_to_nobody(self):
+        x, y = features(90, 1, classes=3)
+        weights = prototypes().start(Samples(x, y))["weights"]
+        assert_close(weights.norm(dim=1), torch.ones(4))
+        predicted = prototypes().classify({"weights": weights})(torch.from_numpy(x)).argmax(1)
+        assert not (predicted == 3).any()
+
+    def test_of_features_that_cancel_out_can_be_learnt_from(self):
+        x = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], np.float32)
+        learner = learners.make(("a", "b"), Config(model="none", learner="prototypes", epochs=2))
+        task = Task.of(Problem(("a", "b"), x, np.array([0, 0, 1, 1])), learner.config, learner)
+        assert_close(task.start["weights"].norm(dim=1), torch.ones(2))
+        assert learning.learn(task).parameters["weights"].isfinite().all()
+
+
+class TestWhatIsLearnt:
+    @pytest.mark.parametrize("method", [name for name, one in methods.METHODS.items() if not one.needs_text])
+    def test_by_each_method_that_looks_at_no_names(self, method):
+        x, y, test_x, test_y = noisy(rate=0.2)
+        found = PromptClassifier(None, method, learner="prototypes", epochs=3).fit(x, y)
+        assert found.score(test_x, test_y) > 0.7  # chance has 0.25
+
+    def test_as_a_plain_loop_learns_it_from_the_class_means_at_a_scale_of_100(self):
+        x, y, _, _ = noisy(64)
+        weights = prototypes().start(Samples(x, y))["weights"].requires_grad_()
+        optimizer = torch.optim.SGD([weights], lr=1, momentum=0.9, weight_decay=5e-4)
+        for epoch, rate in enumerate((1e-5, 0.01)):
+            optimizer.param_groups[0]["lr"] = rate
+            for rows in batches(64, 32, Stream(1, "shuffle", epoch, 0)):
+                optimizer.zero_grad()
+                F.cross_entropy(
+                    100 * torch.from_numpy(x[rows]) @ F.normalize(weights).T, torch.from_numpy(y[rows])
+                ).backward()
+                optimizer.step()
+        found = PromptClassifier(None, "coop", learner="prototypes", epochs=2, lr=0.01).fit(x, y)
+        assert_close(found.parameters_["weights"], weights.detach(), rtol=1e-4, atol=1e-6)
+
+    def test_the_posterior_is_the_one_of_features_and_labels(self):
+        x, y, test_x, _ = noisy()
+        found = PromptClassifier("none", learner="posterior").fit(x, y)
+        expected = package.label_posterior(x, y).classify(test_x)
+        np.testing.assert_allclose(found.predict_proba(test_x), expected, atol=1e-5)
+
+    def test_auto_tries_no_prompt_and_says_so(self):
+        x, y, test_x, test_y = noisy()
+        found = PromptClassifier(None, learner="auto", epochs=2).fit(x, y)
+        assert found.choice_.learner in ("prototypes", "posterior")
+        assert set(found.choice_.likelihoods) == {"prototypes", "posterior"}
+        assert found.choice_.why.endswith("; a prompt was not tried, since there is no model to read it")
+        assert found.score(test_x, test_y) > 0.9
+
+    def test_auto_where_nothing_can_be_told_is_prototypes(self):
+        random = np.random.default_rng(0)
+        found = PromptClassifier(None, learner="auto", epochs=2)
+        found.fit(random.standard_normal((60, 16)), random.integers(0, 4, 60))
+        assert found.choice_.learner == "prototypes"
+        assert "there is no model to read a prompt" in found.choice_.why
+
+    @pytest.mark.parametrize("learner", ALONE)
+    @pytest.mark.parametrize("values", [[3, 7, 20, 21], ["d", "c", "b", "a"]])
+    def test_classes_are_the_labels_own_values_also_after_saving(self, tmp_path, learner, values):
+        x, y, test_x, test_y = noisy()
+        own = np.array(values)
+        found = PromptClassifier(None, learner=learner, epochs=2).fit(x, own[y])
+        assert found.classes_.tolist() == sorted(values)
+        assert found.score(test_x, own[test_y]) > 0.9
+        found.save(tmp_path / "saved")
+        for again in (package.load(tmp_path / "saved"), pickle.loads(pickle.dumps(found))):
+            np.testing.assert_array_equal(again.predict(test_x), found.predict(test_x))
+            np.testing.assert_array_equal(again.decision_function(test_x), found.decision_function(test_x))
+
+    def test_class_names_may_be_given(self):
+        x, y, _, _ = noisy()
+        found = PromptClassifier(None, learner="posterior").fit(x, y % 3, class_names=NAMES)
+        assert found.class_names_ == NAMES
+        assert found.predict_proba(x).shape == (200, 4)
+
+    def test_an_audit_needs_no_model_either(self):
+        x, y, _, _ = noisy()
+        found = PromptClassifier(None, learner="posterior").fit(x, y).audit(x, y)
+        assert 0.2 < found.is_label_issue.mean() < 0.6
+
+
+class TestRefused:
+    @pytest.mark.parametrize("learner", ["prompt", "cocoop"])
+    def test_a_prompt(self, learner):
+        x, y, _, _ = noisy()
+        sentence = f"learner = '{learner}': a prompt needs a text tower, and model none has none; name a `model`, or"
+        with pytest.raises(InputError, match=sentence):
+            PromptClassifier(None, learner=learner).fit(x, y)
+
+    @pytest.mark.parametrize("method", ["upl", "robust-upl", "zero-shot", "nlprompt"])
+    def test_methods_that_look_at_names(self, method):
+        x, y, _, _ = noisy()
+        with pytest.raises(InputError, match=rf"method {method}: it .*, and model none has no text tower; give one of"):
+            PromptClassifier(None, method, learner="prototypes").fit(x, y)
+
+    def test_a_method_of_ones_own_that_looks_at_them_after_all(self):
+        class Own(methods.Method):
+            name, formula, source = "own", "-", "-"
+
+            def plan(self, epoch):
+                return [epoch.zero_shot_logits()]
+
+        x, y, _, _ = noisy()
+        with pytest.raises(InputError, match="method own: it looks at zero-shot logits, and model none has no text"):
+            PromptClassifier(None, Own(), learner="prototypes").fit(x, y)
+
+    def test_images(self, tmp_path):
+        x, y, _, _ = noisy()
+        pixels = np.zeros((200, 8, 8, 3), np.uint8)
+        with pytest.raises(InputError, match="model: none is given, and images need one; name a CLIP checkpoint"):
+            PromptClassifier(None, learner="prototypes").fit(pixels, y)
+        fitted = PromptClassifier(None, learner="posterior").fit(x, y)
+        with pytest.raises(InputError, match="model none: this classifier was made from features alone"):
+            fitted.predict(pixels)
+
+    def test_images_in_one_split(self):
+        x, y, _, _ = noisy()
+        mixed = Dataset("mixed", NAMES, Split(x, y), Split(["a.png"], np.array([0])))
+        with pytest.raises(InputError, match="model none: it goes with features, and the test split has images"):
+            run(mixed, Config(model="none", learner="prototypes"), reporter=QUIET)
+
+    def test_noise_that_looks_at_names(self, tmp_path):
+        data = str(feature_file(tmp_path / "data.npz"))
+        config = Config(model="none", learner="prototypes", epochs=1)
+        with pytest.raises(InputError, match=r"noise near:0\.4: it looks at what a text tower makes of class names"):
+            run(data, config, "near:0.4", reporter=QUIET)
+        assert run(data, config, "inst:0.4", tmp_path / "run", reporter=QUIET).wrong_labels > 0.2
+
+    def test_a_test_set_of_another_width(self):
+        x, y, _, _ = noisy()
+        other, labels = features(40, 2, dim=12)
+        data = Dataset("two", NAMES, Split(x, y), Split(other, labels))
+        with pytest.raises(InputError, match="test features: 12 wide, but those to learn from are 16 wide"):
+            run(data, Config(model="none", learner="prototypes"), reporter=QUIET)
+
+
+class TestTheCommands:
+    @pytest.mark.parametrize("learner", ALONE)
+    def test_train_and_eval(self, dspt, tmp_path, learner):
+        data, out = feature_file(tmp_path / "data.npz"), tmp_path / "run"
+        asked = ("--model", "none", "--learner", learner, "--epochs", "2", "--noise", "sym:0.3", "--out", out)
+        status, output, error = dspt("train", data, *asked)
+        assert status == 0, error
+        assert "zero-shot" not in output
+        assert "model none" in output
+        status, output, _ = dspt("train", data, *asked, "--json")
+        result = json.loads(output)
+        assert (result["model"], result["zero_shot"]) == ("none", None)
+        assert result["accuracy"] > 80
+        status, output, _ = dspt("eval", out, data, "--json", "--page", tmp_path / "page.html")
+        assert status == 0
+        assert json.loads(output)["accuracy"] == pytest.approx(result["last_accuracy"], abs=1e-3)
+        assert package.load(out).predict(features(5, 2)[0]).tolist()[0] in NAMES
+
+    def test_predict_of_images_is_one_sentence(self, dspt, tmp_path):
+        data, out = feature_file(tmp_path / "data.npz"), tmp_path / "run"
+        dspt("train", data, "--model", "none", "--learner", "posterior", "--out", out)
+        status, _, error = dspt("predict", out, "a.png", "-q")
+        assert status == 2
+        assert "model none: this classifier was made from features alone" in error
+        assert error.count("\n") == 1
+
+    @pytest.mark.parametrize("command", ["train", "zeroshot", "encode"])
+    def test_images_are_one_sentence(self, dspt, command):
+        learner = ("--learner", "prototypes") if command == "train" else ()
+        status, _, error = dspt(command, "embedded", "--model", "none", *learner)
+        assert status == 2
+        assert "model none: " in error
+        assert error.count("\n") == 1
+
+    def test_an_interrupted_run_goes_on_to_the_same_end(self, tmp_path, monkeypatch):
+        data = str(feature_file(tmp_path / "data.npz"))
+        config = Config(model="none", learner="prototypes", epochs=4)
+        run(data, config, "sym:0.3", tmp_path / "whole", reporter=QUIET)
+
+        def stop(records):
+            if len(records) == 2:
+                raise KeyboardInterrupt
+
+        whole = learning.learn
+        monkeypatch.setattr("dspt.workflows.train.learn", lambda task, folder, *_: whole(task, folder, on_epoch=stop))
+        with pytest.raises(KeyboardInterrupt):
+            run(data, config, "sym:0.3", tmp_path / "parts", reporter=QUIET)
+        monkeypatch.undo()
+        run(data, config, "sym:0.3", tmp_path / "parts", reporter=QUIET)
+        assert told(tmp_path / "parts") == told(tmp_path / "whole")
+        with pytest.raises(InputError, match="it holds another run"):
+            run(data, Config(model="none", learner="auto", epochs=4), "sym:0.3", tmp_path / "parts", reporter=QUIET)
