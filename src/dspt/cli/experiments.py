@@ -142,6 +142,7 @@ def reproduce(
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
     from dspt.engine import sweep, tally
+    from dspt.engine.job import Outcome, Sources
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
     from dspt.runs import FAILURE, logs
@@ -155,18 +156,26 @@ def reproduce(
         _forecast(experiment, todo, root, quiet, json_output)
         return
     say = reporter(quiet)
+    wording = partial(in_flags, known=options())
+    sources = Sources(root)
+    missing = sources.missing(todo)  # before any folder is made
+    for source, fault in missing.items():
+        say.say(f"{source} is left out: {wording(fault)}")
+    left_out = {job.folder: job for job in todo if job.source in missing and not job.done}
+    possible = [job for job in todo if job.folder not in left_out]
     sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     if engine == "ray":
         from dspt.engine import cluster
 
-        started = cluster.do(todo, root, say, workers, address)
+        started = cluster.do(possible, root, say, workers, address, sources)
     else:
         from dspt.engine import local
 
-        started = local.do(todo, root, say, workers or 1)
+        started = local.do(possible, root, say, workers or 1, sources)
     with closing(started) as ended:  # whatever happens, no worker goes on
-        outcomes = list(tally.told(ended, todo, say))
-    wording = partial(in_flags, known=options())
+        outcomes = list(tally.told(ended, possible, say))
+    broken = any(outcome.error is not None for outcome in outcomes)
+    outcomes += [Outcome(job, error=missing[job.source]) for job in left_out.values()]
     failures = failures_of(outcomes, wording)
     if json_output:
         print_json(
@@ -194,7 +203,7 @@ def reproduce(
         where = ["--runs", str(runs)] if runs != Path("runs") else []
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
-        if failures:
+        if broken:
             print(f"{FAILURE} in the folder of a run that failed has its traceback; dspt status {runs} names them")
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
