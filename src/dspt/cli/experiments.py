@@ -366,7 +366,10 @@ def figure(
     name: Name,
     runs: Runs = Path("runs"),
     out: Annotated[
-        Path, typer.Option(help="The folder for NAME.pdf and NAME.png; for loss-landscape also one .html file.")
+        Path,
+        typer.Option(
+            help="The folder for NAME.pdf and NAME.png, or a .pdf, .png or .svg file; for loss-landscape also .html."
+        ),
     ] = Path("figures"),
     only: Only = None,
     where: Where = None,
@@ -382,6 +385,7 @@ def figure(
     Examples:
       dspt figure accuracy-vs-noise
       dspt figure loss-curves --runs runs --out paper/figures
+      dspt figure loss-curves --out paper/losses.pdf
       dspt figure loss-landscape --out landscape.html
     """
     from dspt import plots
@@ -399,10 +403,11 @@ def figure(
         return
     if out.suffix.lower() == ".html":
         raise InputError(f"{out}: only {LANDSCAPE} has a page; give a folder for the picture")
-    for suffix in (".pdf", ".png"):
-        plots.check_path(out / f"{name}{suffix}", overwrite)
+    path = out if out.suffix.lower() in plots.FORMATS else out / name
+    for file in plots.files(path):
+        plots.check_path(file, overwrite)
     results, not_used = _results(name, runs, only, where)
-    files = figures.draw(results, out / name)
+    files = figures.draw(results, path)
     if json_output:
         print_json({"files": [str(file) for file in files], "title": grid.title(results), "not_used": not_used})
         return

@@ -44,6 +44,7 @@ class TableRun:
     run: Run
     old_rule: bool  # whether its method has another rule today
     is_job: bool  # whether `dspt reproduce` made it
+    text_tower: str = ""  # its size in words; "" in runs of earlier versions
 
     @property
     def accuracy(self) -> float:
@@ -148,6 +149,7 @@ def _table_run(found: Finished) -> TableRun:
         run=found.run,
         old_rule=description.method_rule != RULES.get(result.method),
         is_job=is_job(found.run.path, description.data or "", result.noise, description.settings),
+        text_tower=description.text_tower or "",
     )
 
 

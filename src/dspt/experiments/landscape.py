@@ -174,22 +174,23 @@ def page() -> str:
     )
 
 
-def draw(folder: Path, overwrite: bool = False) -> list[Path]:
-    """Write loss-landscape.pdf, .png and .html to a folder and return them; an .html file is the page alone."""
-    if folder.suffix.lower() == ".html":
-        pictures, text = [], folder
-    else:
-        pictures, text = [folder / f"{LANDSCAPE}{suffix}" for suffix in (".pdf", ".png")], folder / f"{LANDSCAPE}.html"
+def draw(out: Path, overwrite: bool = False) -> list[Path]:
+    """Write loss-landscape.pdf, .png and .html to a folder and return them; the name of a file is that one alone."""
+    kind = out.suffix.lower()
+    pictures = [] if kind == ".html" else plots.files(out if kind in plots.FORMATS else out / LANDSCAPE)
+    pages = [out] if kind == ".html" else [] if kind in plots.FORMATS else [out / f"{LANDSCAPE}.html"]
     for path in pictures:
         plots.check_path(path, overwrite)
-    check_free(text, overwrite, PAGE_MARK)
+    for path in pages:
+        check_free(path, overwrite, PAGE_MARK)
     if pictures:
         with plots.look():
             drawn = figure()
             for path in pictures:
                 plots.save(drawn, path)
-    write_text(text, page())
-    return [*pictures, text]
+    for path in pages:
+        write_text(path, page())
+    return [*pictures, *pages]
 
 
 def _digest(text: str) -> str:

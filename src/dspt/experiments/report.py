@@ -70,7 +70,7 @@ def make(folder: Path, path: Path) -> Report:
             try:
                 results = collect.collect(experiment, runs)
                 if results.runs:
-                    pictures[title(results)] = figures.draw(results, Path(drawn) / experiment.name)[-1]
+                    (pictures[title(results)],) = figures.draw(results, Path(drawn) / f"{experiment.name}.png")
                 else:
                     contents[experiment.name] = _no_runs(experiment)
             except InputError as error:
