@@ -138,7 +138,7 @@ def _table_run(found: Finished) -> TableRun:
     # a network from scratch is known by its name
     settings["model_fingerprint"] = description.model_fingerprint or settings["model"]
     return TableRun(
-        dataset=_paper_name(result.data),
+        dataset=paper_name(result.data),
         noise=result.noise,
         method=result.method,
         options=description.settings.option,
@@ -322,7 +322,7 @@ def _on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_data
     return replace(experiment, conditions=conditions)
 
 
-def _paper_name(dataset: str) -> str:
+def paper_name(dataset: str) -> str:
     """Return a dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
     return next((name for name in (*NINE, "CIFAR10", "CIFAR100") if plain(name) == plain(dataset)), dataset)
 
