@@ -431,7 +431,6 @@ def report(
       dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
-    from dspt.experiments.catalogue import EXPERIMENTS
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
@@ -440,7 +439,7 @@ def report(
     not_used = _say_not_used(shown.not_used)
     if json_output:
         kinds = {
-            f"{kind}s": [name for name, why in shown.contents.items() if not why and EXPERIMENTS[name].kind == kind]
+            f"{kind}s": [name for name, why in shown.contents.items() if not why and page.kind_of(name) == kind]
             for kind in ("table", "figure")
         }
         left_out = {name: wording(why) for name, why in shown.contents.items() if why}
