@@ -4,6 +4,7 @@ import html
 import json
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -269,6 +270,9 @@ class TestCommand:
             upper = figure.axes[len(found) - 1]
             assert sorted(text.get_text() for text in upper.texts) == ["calibrated", "right"]
             assert "ECE" in upper.get_title()
+            figure.draw_without_rendering()
+            boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+            assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
     def test_the_page_needs_nothing_but_itself(self, dspt, run, photos, tmp_path):
         Image.new("RGB", (9, 9)).save(photos / "cat" / "<script>&.png")

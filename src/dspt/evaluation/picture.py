@@ -51,13 +51,13 @@ def calibration_picture(path: Path, found: Mapping[str, Evaluation], about: str)
                 clip_on=False,
             )
             upper.set(xlim=(0, 100), ylim=(0, 100))
-            known = "" if one.truth_known else "; labels may be wrong"
-            words = f"ECE {figure(one.calibration['ece'], 1)} %, {counted(len(one.labels), 'image')}{known}"
-            upper.set_title(plots.caption(words if len(found) == 1 else f"{title} classes: {words}"))
+            words = f"ECE {figure(one.calibration['ece'], 1)} %, {counted(len(one.labels), 'image')}"
+            upper.set_title(plots.caption(words) if len(found) == 1 else f"{plots.caption(title)} classes\n{words}")
             lower.bar(starts, [row["samples"] for row in bins], width, align="edge", color=plots.RIGHT)
             lower.set_xlabel("probability of the predicted class (%)")
         axes[0][0].set_ylabel("images classified right (%)")
         axes[1][0].set_ylabel("images")
-        plots.note(drawing, f"Hatched: the gap between how sure and how often right. {about}")
+        known = "" if all(one.truth_known for one in found.values()) else " Judged by labels that may be wrong."
+        plots.note(drawing, f"Hatched: the gap between how sure and how often right.{known} {about}")
         plots.name_lines(drawing, [plots.Panel((axes[0][-1],))])
         plots.save(drawing, path)
