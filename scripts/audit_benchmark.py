@@ -35,6 +35,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ from dspt import label_posterior, learners, noise, plots
 from dspt.backbone.text import TextTower
 from dspt.config import Config
 from dspt.data import open_dataset
+from dspt.experiments import words
+from dspt.experiments.collect import paper_name
 from dspt.internal.seeds import Stream
 from dspt.problem import Problem, Task
 from dspt.runs import learn
@@ -356,81 +359,95 @@ def calibration(cells: Cells, names: list[str], noises: list[str], method: str) 
             print(f"| {name} {spec} | {' | '.join(shown)} | {100 * error:.1f} |")
 
 
-LOOKS: dict[str, dict[str, Any]] = {
-    "cleanlab": {"marker": "s", "color": "#D55E00", "label": "cleanlab"},
-    "cleanlab-confident": {"marker": "D", "color": "#D55E00", "label": "cleanlab, confident learning"},
-    "cleanlab-both": {"marker": "d", "color": "#D55E00", "label": "cleanlab, both filters"},
-    "zero-shot": {"marker": "x", "color": "0.3", "label": "zero-shot"},
-    "neighbours": {"marker": "^", "color": "#0072B2", "label": "10 neighbours"},
-    "lemon": {"marker": "P", "color": "#CC79A7", "label": "LEMoN, told the share"},
-    "lemon-texts": {"marker": "+", "color": "#CC79A7", "label": "LEMoN by texts, told the share"},
-    "gce": {"marker": "v", "color": "#56B4E9", "label": "GCE prototypes"},
-    "ours-no-text": {"marker": "o", "color": "#000000", "label": "ours without text"},
-    "ours": {"marker": "o", "color": "#000000", "label": "ours"},
+# As a picture names them, from the top.
+NAMES = {
+    "ours": "ours",
+    "ours-no-text": "ours without text",
+    "gce": "GCE prototypes",
+    "lemon": "LEMoN, told the share",
+    "lemon-texts": "LEMoN by texts, told",
+    "neighbours": "10 neighbours",
+    "zero-shot": "zero-shot",
+    "cleanlab-both": "cleanlab, both filters",
+    "cleanlab-confident": "cleanlab, confident",
+    "cleanlab": "cleanlab",
 }
 
 
-def benchmark_picture(cells: Cells, names: list[str], noises: list[str], methods: list[str], path: Path) -> None:
-    """Draw the F1 of each method: a panel for each set, a band for each noise, a dot for each method."""
+def benchmark_picture(
+    cells: Cells, names: list[str], noises: list[str], methods: list[str], path: Path, about: str
+) -> None:
+    """Draw the F1 of each method: a row of panels for each noise, a column for each set, a line for each method."""
     noisy = [spec for spec in noises if spec != "none"]
-    with plots.look(10):
-        figure = plots.blank(3.9 * len(names), 1.5 + 0.9 * len(noisy))
-        axes = figure.subplots(1, len(names), sharey=True, sharex=True, squeeze=False)[0]
-        for axis, name in zip(axes, names, strict=True):
-            for place in range(0, len(noisy), 2):
-                axis.axhspan(place - 0.5, place + 0.5, color="0.965", zorder=0)
-            drawn = [method for method in LOOKS if method in methods]
-            for number, method in enumerate(drawn):
-                # below each other, so that none hides another
-                lower = 0.76 * (number / max(1, len(drawn) - 1) - 0.5)
-                values = [mean(cells.get((name, spec, method), []), "f1") for spec in noisy]
-                places = [k + lower for k, value in enumerate(values) if value is not None]
-                emphasis: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
-                if method == "ours":
-                    emphasis = {"markersize": 8, "zorder": 5}
+    drawn = [method for method in NAMES if method in methods]
+    with plots.look():
+        figure = plots.blank(plots.TWO_COLUMNS, 0.9 + len(noisy) * (0.25 + 0.135 * len(drawn)))
+        axes = figure.subplots(len(noisy), len(names), sharex=True, sharey=True, squeeze=False)
+        for (row, spec), (column, name) in product(enumerate(noisy), enumerate(names)):
+            axis = axes[row][column]
+            for place, method in enumerate(drawn):
+                value = mean(cells.get((name, spec, method), []), "f1")
+                if value is None:
+                    continue
+                own = method in OURS
+                axis.plot([0, 100 * value], [place, place], color="0.7", linewidth=0.8, zorder=1.5)
                 axis.plot(
-                    [100 * value for value in values if value is not None],
-                    places,
+                    100 * value,
+                    place,
                     linestyle="none",
-                    **emphasis,
-                    **LOOKS[method],
+                    marker="o",
+                    markersize=5.5 if method == "ours" else 4,
+                    color="black" if own else plots.RIGHT,
+                    markerfacecolor="white" if method == "ours-no-text" else None,
                 )
-            axis.set_title(plots.caption(name))
-            axis.set_xlabel("F1 of wrong labels (%)")
             axis.set_xlim(0, 104)
+            axis.set_xticks([0, 20, 40, 60, 80, 100])
             axis.grid(False, axis="y")
-        axes[0].set_yticks(range(len(noisy)), noisy)
-        axes[0].set_ylim(len(noisy) - 0.5, -0.5)
-        plots.legend(figure, 5)
-        plots.save(figure, path, dpi=150)
+            if not row:
+                axis.set_title(plots.caption(paper_name(name)))
+            if row == len(noisy) - 1:
+                axis.set_xlabel("F1 of wrong labels (%)")
+            if not column:
+                axis.set_ylabel(words.short(spec))
+        axes[0][0].set_yticks(range(len(drawn)), [NAMES[method] for method in drawn], fontsize=8)
+        axes[0][0].set_ylim(len(drawn) - 0.4, -0.6)
+        plots.note(
+            figure, f"Means over seeds, at each method's own decision; LEMoN is told how many labels are wrong. {about}"
+        )
+        plots.save(figure, path)
 
 
-def reliability_picture(cells: Cells, names: list[str], noises: list[str], path: Path) -> None:
+def reliability_picture(cells: Cells, names: list[str], noises: list[str], path: Path, about: str) -> None:
     """Draw the share of wrong labels over P(wrong): a panel for each set, all noises thick and each one thin."""
     noisy = [spec for spec in noises if spec != "none"]
     lines = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (7, 2)))
-    colours = [colour for colour in plots._COLOURS if colour != "#000000"]
-    with plots.look(10):
-        figure = plots.blank(3.6 * len(names), 4.1)
-        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-        for axis, name in zip(axes, names, strict=True):
-            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1)
+    colours = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+    with plots.look():
+        figure = plots.blank(plots.TWO_COLUMNS, 2.9)
+        panels = plots.panels(figure, [None] * len(names), len(names))
+        for panel, name in zip(panels, names, strict=True):
+            axis = panel.top
+            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1, label="_calibrated")
             for k, spec in enumerate(noisy):
                 own = cells.get((name, spec, "ours"), [])
                 if own:
                     count, doubt, wrong = binned(own)
                     enough = count >= 20
                     look = {"color": colours[k % len(colours)], "linestyle": lines[k % len(lines)], "linewidth": 1}
-                    axis.plot(100 * doubt[enough], 100 * wrong[enough], label=spec, **look)
+                    axis.plot(100 * doubt[enough], 100 * wrong[enough], label=words.short(spec), **look)
             own = [one for spec in noises for one in cells.get((name, spec, "ours"), [])]
             if own:
                 count, doubt, wrong = binned(own)
                 axis.plot(100 * doubt, 100 * wrong, color="black", marker="o", linewidth=2, label="all noises")
-            axis.set_title(plots.caption(name))
+            axis.set_title(plots.caption(paper_name(name)))
             axis.set_xlabel("P(label is wrong) (%)")
-        axes[0].set_ylabel("labels that are wrong (%)")
-        plots.legend(figure, 6)
-        plots.save(figure, path, dpi=150)
+            axis.set(xlim=(-3, 103), ylim=(-3, 103))
+        for panel in panels[1:]:
+            panel.hide_y()
+        panels[0].top.set_ylabel("labels that are wrong (%)")
+        plots.note(figure, f"Grey: calibrated. A point is a tenth of P; of one noise, with 20 labels or more. {about}")
+        plots.name_lines(figure, panels[-1:])
+        plots.save(figure, path)
 
 
 def main() -> None:
@@ -480,9 +497,11 @@ def main() -> None:
         if method in asked.methods:
             calibration(cells, names, asked.noises, method)
     if asked.pictures:
-        benchmark_picture(cells, names, asked.noises, asked.methods, asked.pictures / "audit-benchmark.png")
+        seeds = f"{'seeds' if len(asked.seeds) > 1 else 'seed'} {', '.join(map(str, asked.seeds))}"
+        about = f"Text tower: {tower.checkpoint.text_tower}; {seeds}."
+        benchmark_picture(cells, names, asked.noises, asked.methods, asked.pictures / "audit-benchmark.png", about)
         if "ours" in asked.methods:
-            reliability_picture(cells, names, asked.noises, asked.pictures / "audit-reliability.png")
+            reliability_picture(cells, names, asked.noises, asked.pictures / "audit-reliability.png", about)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from sklearn.metrics import roc_auc_score
 from dspt import label_posterior, learners, noise, plots
 from dspt.config import Config
 from dspt.data import open_dataset
+from dspt.experiments import words
+from dspt.experiments.collect import paper_name
 
 NOISES = (
     *("none", "sym:0.1", "sym:0.4", "sym:0.8", "pair:0.2", "pair:0.4", "pair:0.8", "near:0.2", "near:0.4"),
     *("near-3:0.3", "inst:0.4", "inst-likely:0.2", "inst-likely:0.4"),
 )
 BINS = np.linspace(0, 1, 11)
-MARKERS = {"none": "o", "sym": "s", "pair": "^", "near": "D", "near-3": "d", "inst": "v", "inst-likely": "X"}
 
 
 def trial(data: Any, text: np.ndarray, scale: float, spec: str, seed: int, with_text: bool) -> dict[str, Any]:
@@ -85,36 +86,43 @@ def table(trials: list[dict[str, Any]]) -> None:
     print(f"\nthe truth is within two stated errors in {covered} of {len(trials)} trials")
 
 
-def rates_picture(trials: list[dict[str, Any]], path: Path) -> None:
-    """Draw the estimated rate over the true one, a panel for each set."""
+def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
+    """Draw the estimated rate with two errors beside the true one: a panel for each set, a row for each noise."""
     names = list(dict.fromkeys(one["data"] for one in trials))
-    with plots.look(10):
-        figure = plots.blank(3.6 * len(names), 3.9)
-        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    noises = list(dict.fromkeys(one["noise"] for one in trials))
+    with plots.look():
+        figure = plots.blank(plots.TWO_COLUMNS, 1.3 + 0.24 * len(noises))
+        axes = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
         for axis, name in zip(axes, names, strict=True):
-            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1)
-            for place, (kind, marker) in enumerate(MARKERS.items()):
-                own = [one for one in trials if one["data"] == name and one["noise"].split(":")[0] == kind]
-                axis.errorbar(
-                    [100 * one["true"] + 1.2 * (place - 3) / 3 for one in own],
-                    [100 * one["rate"] for one in own],
-                    yerr=[200 * one["error"] for one in own],
-                    fmt=marker,
-                    color=plots._COLOURS[place],
-                    markersize=5,
-                    elinewidth=0.8,
-                    label=kind,
-                )
-            axis.set_title(plots.caption(name))
+            for row, spec in enumerate(noises):
+                own = [one for one in trials if (one["data"], one["noise"]) == (name, spec)]
+                for number, one in enumerate(own):
+                    place = row + 0.5 * ((number + 0.5) / len(own) - 0.5)  # seeds below each other
+                    axis.errorbar(
+                        100 * one["rate"],
+                        place,
+                        xerr=200 * one["error"],
+                        fmt="o",
+                        color=plots.RIGHT,
+                        markersize=3,
+                        elinewidth=0.7,
+                    )
+                if own:
+                    truth = 100 * float(np.mean([one["true"] for one in own]))
+                    axis.plot([truth, truth], [row - 0.42, row + 0.42], color="black", linewidth=1.6, zorder=1.9)
+            axis.set_title(plots.caption(paper_name(name)))
             axis.set_xlabel("wrong labels (%)")
-            axis.set_xlim(-4, 100)
-            axis.set_ylim(-4, 100)
-        axes[0].set_ylabel("estimate and two errors (%)")
-        plots.legend(figure, 7)
-        plots.save(figure, path, dpi=150)
+            axis.set_xlim(-10, 100)
+            axis.set_xticks([0, 20, 40, 60, 80, 100])
+        axes[0].set_yticks(range(len(noises)), [words.short(spec) for spec in noises])
+        axes[0].set_ylim(len(noises) - 0.5, -0.5)
+        covered = sum(abs(one["rate"] - one["true"]) <= 2 * one["error"] for one in trials)
+        said = "Black: the true share. Dots: its estimate, one a seed, with two stated errors"
+        plots.note(figure, f"{said}, which hold the truth in {covered} of {len(trials)} trials. {about}")
+        plots.save(figure, path)
 
 
-def reliability_picture(trials: list[dict[str, Any]], path: Path) -> None:
+def reliability_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
     """Draw, over P(label is wrong), how many labels are wrong, a panel for each set, a line for each group of noise."""
     groups = {
         "sym, pair": ("sym", "pair"),
@@ -123,24 +131,31 @@ def reliability_picture(trials: list[dict[str, Any]], path: Path) -> None:
         "inst-likely": ("inst-likely",),
     }
     names = list(dict.fromkeys(one["data"] for one in trials))
-    with plots.look(10):
-        figure = plots.blank(3.6 * len(names), 3.9)
-        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-        for axis, name in zip(axes, names, strict=True):
-            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1)
+    with plots.look():
+        figure = plots.blank(plots.TWO_COLUMNS, 2.9)
+        panels = plots.panels(figure, [None] * len(names), len(names))
+        for panel, name in zip(panels, names, strict=True):
+            axis = panel.top
+            axis.plot([0, 100], [0, 100], color="0.6", linewidth=1, label="_calibrated")
             for (group, kinds), like in zip(groups.items(), ("dspt", "coop", "mae", "dspt-auto"), strict=True):
                 own = [one for one in trials if one["data"] == name and one["noise"].split(":")[0] in kinds]
+                if not own:
+                    continue
                 count, doubt, wrong = (
                     np.sum([one[f"bin_{part}"] for one in own], axis=0) for part in ("count", "doubt", "wrong")
                 )
                 enough = count >= 30
                 look = plots.style(like, group)
                 axis.plot(100 * doubt[enough] / count[enough], 100 * wrong[enough] / count[enough], **look)
-            axis.set_title(plots.caption(name))
+            axis.set_title(plots.caption(paper_name(name)))
             axis.set_xlabel("P(label is wrong) (%)")
-        axes[0].set_ylabel("labels that are wrong (%)")
-        plots.legend(figure, 4)
-        plots.save(figure, path, dpi=150)
+            axis.set(xlim=(-3, 103), ylim=(-3, 103))
+        for panel in panels[1:]:
+            panel.hide_y()
+        panels[0].top.set_ylabel("labels that are wrong (%)")
+        plots.note(figure, f"Grey: calibrated. A point is a tenth of P with 30 labels or more. {about}")
+        plots.name_lines(figure, panels[-1:])
+        plots.save(figure, path)
 
 
 def main() -> None:
@@ -169,8 +184,11 @@ def main() -> None:
                 trials.append(there[key])
     table(trials)
     if asked.pictures:
-        rates_picture(trials, asked.pictures / "noise-rate.png")
-        reliability_picture(trials, asked.pictures / "reliability.png")
+        seeds = f"{'seeds' if len(asked.seeds) > 1 else 'seed'} {', '.join(map(str, asked.seeds))}"
+        tower_said = "no text tower" if asked.no_text else f"text tower: {tower.checkpoint.text_tower}"
+        about = f"Posterior of labels; {tower_said}; {seeds}."
+        rates_picture(trials, asked.pictures / "noise-rate.png", about)
+        reliability_picture(trials, asked.pictures / "reliability.png", about)
 
 
 if __name__ == "__main__":

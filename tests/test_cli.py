@@ -196,3 +196,11 @@ def test_training_on_features_does_not_wait_for_torchs_compiler(clip, data, tmp_
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize(("asked", "found"), [("72", 72), ("", 120), ("0", 120), ("many", 120)])
+def test_columns_are_honoured_where_there_is_no_terminal(asked, found, monkeypatch):
+    from dspt.cli.common import terminal_width
+
+    monkeypatch.setenv("COLUMNS", asked)
+    assert terminal_width(otherwise=120) == found

@@ -33,6 +33,12 @@ def dspt(*arguments):
     return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
 
+def test_a_name_that_is_misspelt_is_met_with_the_one_that_was_meant(runs):
+    for wrong, right in (("mea", "mae"), ("DSTP", "dspt")):
+        with pytest.raises(InputError, match=rf"compare {wrong}: .* \(did you mean {right}\?\), whose methods are"):
+            compare([wrong, "dspt"], runs)
+
+
 class TestPairs:
     def test_are_of_the_same_data_noise_and_seed(self, runs):
         add(runs, 99.0, "cats", "sym:0.4", "dspt", 3)

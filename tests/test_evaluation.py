@@ -4,6 +4,7 @@ import html
 import json
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from problems import QUIET, features
 from dspt import PromptClassifier, load
 from dspt.data import Dataset, Split, open_dataset
 from dspt.data.dataset import half
-from dspt.evaluation import Evaluation, harmonic_mean
+from dspt.evaluation import Evaluation, harmonic_mean, picture
 from dspt.internal.errors import InputError
 from dspt.workflows.evaluate import evaluate
 
@@ -243,6 +244,35 @@ class TestCommand:
         assert "class 0 -> class 1: 1" in output
         assert "and 55 rarer pairs" in output
         assert "and 40 more classes" in output
+
+    @pytest.mark.parametrize("columns", ["", "60", "80"])
+    def test_lines_of_the_worst_images_fit_80_columns_or_as_many_as_are_asked_for(self, columns, capsys, monkeypatch):
+        from dspt.cli.evaluation import print_evaluation
+
+        monkeypatch.setenv("COLUMNS", columns)
+        names = ("a class whose name is long", "another one of such a name")
+        items = tuple(f"photos/{'0123456789abcdef' * 2}-{i}.png" for i in range(3))
+        found = Evaluation(names, np.array([0, 0, 1]), np.array([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]), items)
+        print_evaluation(found.as_dict(3))
+        lines = capsys.readouterr().out.partition("worst images")[2].splitlines()[1:]
+        assert max(map(len, lines)) <= int(columns or 80)
+        assert next(line.strip() for line in lines if line.startswith("  photos/")).startswith(items[0])
+        assert "taken for another one of such a name 90.0 %" in " ".join(" ".join(lines).split())
+
+    def test_the_picture_names_its_run_and_its_lines(self, tmp_path, monkeypatch):
+        kept = []
+        monkeypatch.setattr(picture.plots, "save", lambda figure, path: kept.append(figure))
+        for found in ({"run": FOUR}, {"base": FOUR, "new": FOUR}):
+            picture.calibration_picture(tmp_path / "a.png", found, "Run dspt-sym on photos.")
+            figure = kept.pop()
+            assert not figure.legends
+            assert figure.get_supxlabel().replace("\n", " ").endswith("Run dspt-sym on photos.")
+            upper = figure.axes[len(found) - 1]
+            assert sorted(text.get_text() for text in upper.texts) == ["calibrated", "right"]
+            assert "ECE" in upper.get_title()
+            figure.draw_without_rendering()
+            boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+            assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
     def test_the_page_needs_nothing_but_itself(self, dspt, run, photos, tmp_path):
         Image.new("RGB", (9, 9)).save(photos / "cat" / "<script>&.png")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dspt.cli import app, common, main
 from dspt.engine import forecast, local, tally
-from dspt.engine.job import failures
+from dspt.engine.job import Sources, failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
 from dspt.experiments.catalogue import EXPERIMENTS, Condition
 from dspt.internal.errors import InputError
@@ -668,11 +668,50 @@ class TestCommands:
             f"{done} done, {6 - done} to go" for done in range(2, 7)
         ]
 
-    def test_a_failure_is_told_and_the_exit_status_is_1(self, tmp_path):
-        shown = dspt("reproduce", "extreme", "--root", tmp_path, "--runs", tmp_path / "runs", "-q")
+    def test_a_failure_is_told_and_the_exit_status_is_1(self, data, tmp_path):
+        source, model = data
+        asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", 1, "--runs", tmp_path / "r")
+        todo = json.loads(dspt("reproduce", "early-accuracy", *asked, "--dry-run", "--json").stdout)["runs"]
+        folder = Path(todo[1]["folder"])
+        folder.mkdir(parents=True)
+        (folder / "holiday.jpg").write_bytes(b"")
+        shown = dspt("reproduce", "early-accuracy", *asked, "-q")
         assert shown.exit_code == 1
-        assert "0 of 96 runs are done" in shown.stdout
-        assert shown.stderr.count("failed: ") == 2
+        assert "2 of 3 runs are done" in shown.stdout
+        assert "failure.txt in the folder" in shown.stdout
+        assert shown.stderr.count("failed: ") == 1
+
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_data_that_are_not_there_are_refused_before_any_folder_is_made(self, workers, tmp_path):
+        asked = ("--root", tmp_path / "gone", "--runs", tmp_path / "runs", "--jobs", workers)
+        shown = dspt("reproduce", "main", *asked)
+        assert isinstance(shown.exception, InputError)  # which ends with exit status 2
+        assert str(shown.exception).startswith(f"none of 9 datasets can be opened: root {tmp_path / 'gone'}: no such")
+        assert not (tmp_path / "runs").exists()
+        shown = dspt("reproduce", "main", *asked, "--only", "dataset=pets")
+        assert str(shown.exception).startswith(f"root {tmp_path / 'gone'}: no such folder; give the folder in which")
+
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_one_dataset_that_is_not_there_leaves_no_folder_and_stops_no_other(self, workers, data, tmp_path):
+        source, model = data
+        asked = ("--data", source, "--data", tmp_path / "gone.npz", "--model", model, "--epochs", 1, "--seeds", 1)
+        asked = (*asked, "--runs", tmp_path / "runs", "--jobs", workers)
+        shown = dspt("reproduce", "early-accuracy", *asked)
+        assert shown.exit_code == 1
+        assert "3 of 6 runs are done" in shown.stdout
+        assert "failure.txt" not in shown.stdout  # there is none
+        assert shown.stderr.count(f"{tmp_path / 'gone.npz'} is left out: ") == 1
+        assert shown.stderr.count("failed: ") == 1
+        assert "CoOp seed 1 and 2 more: " in shown.stderr
+        assert [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()] == [Path(source).stem]
+        assert not list((tmp_path / "runs").rglob("failure.txt"))
+
+    def test_data_of_finished_runs_may_be_gone(self):
+        done, lost = (SimpleNamespace(done=done, source="gone.npz") for done in (True, False))
+        assert Sources(None).missing([done]) == {}
+        assert list(Sources(None).missing([done, lost])) == ["gone.npz"]
+        with pytest.raises(InputError, match=r"gone\.npz"):
+            Sources(None).missing([lost])
 
     def test_a_table_goes_to_a_file_in_any_format(self, data, tmp_path):
         source, model = data

@@ -1,5 +1,6 @@
 """Figures: what is drawn is what the run folders say, and the same runs give the same file."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,13 +12,16 @@ import pytest
 from matplotlib.text import Text
 from numpy.testing import assert_allclose
 from problems import finished_run
+from typer.testing import CliRunner
 
 from dspt import plots
+from dspt.cli import app
 from dspt.experiments import figures
 from dspt.experiments.catalogue import EXPERIMENTS, get, on_data
 from dspt.experiments.collect import collect, find_runs
 from dspt.internal.errors import InputError
 from dspt.methods import METHODS
+from dspt.runs.description import identity
 
 FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
 STILL = {"epochs": 1, "lr": 0.0, "warmup_lr": 0.0}  # one epoch without updates
@@ -121,6 +125,17 @@ class TestDraw:
         assert b"/Type3" not in pdf
         assert png.startswith(b"\x89PNG")
 
+    @pytest.mark.parametrize("suffix", [".pdf", ".PNG", ".svg"])
+    def test_a_name_with_the_suffix_of_a_picture_is_that_file_alone(self, suffix, tmp_path):
+        write_all("early-accuracy", tmp_path / "runs")
+        out = tmp_path / f"new/early{suffix}"
+        asked = ["figure", "early-accuracy", "--runs", str(tmp_path / "runs"), "--out", str(out), "--json"]
+        shown = CliRunner().invoke(app, asked)
+        assert shown.exit_code == 0, shown.output
+        assert json.loads(shown.stdout)["files"] == [str(out)]
+        assert [path.name for path in out.parent.iterdir()] == [out.name]
+        assert out.read_bytes()[:5] in (b"%PDF-", b"\x89PNG\r", b"<?xml")
+
     def test_gives_the_same_bytes_for_the_same_runs_in_another_process(self, tmp_path):
         runs = write_all("accuracy-vs-noise", tmp_path / "runs")
         here = figures.draw(results("accuracy-vs-noise", runs), tmp_path / "here")
@@ -177,6 +192,52 @@ class TestDraw:
     def test_says_what_the_text_tower_was(self, name, tmp_path):
         found = results(name, write_all(name, tmp_path / "runs"))
         assert figures.FIGURES[name](found).get_supxlabel().startswith("Text tower: ")
+
+    def test_says_the_size_of_the_tower_and_the_name_of_one_from_the_hub(self, tmp_path):
+        for number, (model, tower, said) in enumerate(
+            (
+                ("openai/clip-vit-base-patch16", "12 layers of width 512", "{model}, 12 layers of width 512"),
+                ("/somewhere/text_tower", "4 layers of width 256", "4 layers of width 256"),
+                ("embedded", None, "embedded"),  # of an earlier version, which did not write the size
+                ("/somewhere/text_tower", None, "the one in a folder text_tower"),
+            )
+        ):
+            folder = tmp_path / str(number)
+            run = write(folder, "caltech101", "sym:0.8", "dspt", records=epochs(3), model=model)
+            described = json.loads((run / "config.json").read_text())
+            if tower:
+                (run / "config.json").write_text(json.dumps(described | {"text_tower": tower}))
+            note = figures.early_accuracy(results("early-accuracy", folder)).get_supxlabel().replace("\n", " ")
+            assert note.startswith(f"Text tower: {said.format(model=model)}; learnt: prompt; 5 epochs")
+
+    def test_a_run_writes_the_size_of_its_tower_and_goes_on_without_it(self, tmp_path):
+        from checkpoints import tiny_clip
+
+        from dspt.backbone.checkpoint import open_checkpoint
+        from dspt.config import Config
+        from dspt.runs.description import Description
+
+        tower = open_checkpoint(str(tiny_clip(tmp_path / "clip", text_only=True)))
+        size = tower.text_config
+        assert tower.text_tower == f"{size['num_hidden_layers']} layers of width {size['hidden_size']}"
+        new = Description(Config(), ("a", "b"), text_tower=tower.text_tower)
+        old = replace(new, text_tower=None)
+        assert old.difference(new) == new.difference(old) == ""
+        assert identity(old.as_dict()) == identity(new.as_dict())
+
+    @pytest.mark.parametrize("name", FIGURES)
+    def test_panels_of_a_row_are_equally_wide(self, name, tmp_path):
+        found = results(name, write_all(name, tmp_path / "runs"))
+        with plots.look():
+            figure = figures.FIGURES[name](found)
+            figure.draw_without_rendering()
+        widths: dict[int, list[float]] = {}
+        for axis in figure.axes:
+            place = axis.get_subplotspec().get_topmost_subplotspec()
+            if len(place.colspan) == 1:
+                widths.setdefault(place.rowspan.start, []).append(axis.get_window_extent().width)
+        for row in widths.values():
+            assert_allclose(row, row[0], rtol=0.01)
 
     def test_leaves_the_look_of_other_pictures_alone(self, tmp_path):
         import matplotlib
@@ -272,6 +333,27 @@ class TestAccuracyVsNoise:
         assert lower.get_ylim()[0] < 10 < lower.get_ylim()[1] == upper.get_ylim()[0] < 88 < 91 < upper.get_ylim()[1]
         assert [text.get_text() for text in upper.texts] == ["MAE", "DSPT", "DSPT-auto"]
         assert sorted(text.get_text() for text in lower.texts) == ["CoOp", "zero-shot"]
+
+    def test_broken_panels_are_equally_wide_and_the_note_says_what_differs(self, tmp_path):
+        noises = {"none": 90.0, "sym:0.2": 80.0, "sym:0.4": 60.0, "sym:0.8": 10.0, "pair:0.2": 80.0, "pair:0.4": 55.0}
+        for noise, fallen in noises.items():
+            for method, accuracy in (("coop", fallen), ("mae", 88.0), ("dspt", 89.0), ("dspt-auto", 91.0)):
+                write(tmp_path, "caltech101", noise, method, accuracy=accuracy)
+        with plots.look():
+            figure = figures.accuracy_vs_noise(results(self.name, tmp_path))
+            figure.draw_without_rendering()
+        assert len(figure.axes) == 4
+        widths = [axis.get_window_extent().width for axis in figure.axes]
+        assert_allclose(widths, widths[0], rtol=0.01)
+        note = figure.get_supxlabel().replace("\n", " ")
+        assert "The x-axes differ: to 80 % symmetric, to 40 % pair-flip." in note
+        assert plots.BROKEN in note
+        upper, lower = figure.axes[:2]
+        cut = lower.get_ylim()[1]
+        for axis in (upper, lower):
+            low, high = axis.get_ylim()
+            assert len(axis.get_yticks()) > 1
+            assert all(abs(tick - cut) > 0.05 * (high - low) for tick in axis.get_yticks())
 
     def test_leaves_out_panels_and_lines_without_runs(self, tmp_path):
         write(tmp_path, "caltech101", "none", "coop")

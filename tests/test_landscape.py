@@ -11,6 +11,7 @@ from math import e, log
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.testing import assert_allclose
 
 from dspt import losses, plots, theory
@@ -63,6 +64,29 @@ class TestFigure:
             }
         box = figure.get_tightbbox()
         assert -0.02 <= box.x0 <= box.x1 <= 6.77
+
+    def test_losses_differ_without_colour_and_mae_is_seen_on_dspts_line(self):
+        kinds = {(style["linestyle"], style.get("linewidth", 1.4) > 2) for style, _ in landscape.LOSSES.values()}
+        assert len(kinds) == len(landscape.LOSSES)
+        with plots.look():
+            figure = landscape.figure()
+            figure.set_dpi(200)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+        grey = np.asarray(canvas.buffer_rgba())[..., :3].mean(2)
+        axis = figure.axes[2]  # C = 100, where the two are one
+        (dspt,) = (line for line in axis.lines if line.get_label() == "DSPT")
+        middle = dspt.get_xydata()[80:300]
+        places = axis.transData.transform(middle).round().astype(int)
+        inside = [grey[len(grey) - up - 2 : len(grey) - up + 3, across] for across, up in places]
+        assert (np.min(inside, axis=1) < 130).all()
+        assert np.mean(np.max(inside, axis=1) > 180) > 0.4  # more than the dashes' share of a line that is one grey
+
+    @pytest.mark.parametrize(("name", "files"), [("a.pdf", 1), ("a.html", 1), ("a", 3)])
+    def test_the_name_of_a_file_is_that_one_alone(self, name, files, tmp_path):
+        drawn = landscape.draw(tmp_path / "new" / name)
+        assert len(drawn) == files
+        assert sorted(path for path in (tmp_path / "new").rglob("*") if path.is_file()) == sorted(drawn)
 
     def test_losses_begin_at_zero_and_dspt_ends_at_one_over_a_contradiction(self):
         with plots.look():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -315,6 +316,36 @@ class TestJoAPR:
         p = logits.softmax(1)[0]
         expected = -p[0].log() + 0.3 * (p * p.log()).sum()
         assert_close(phase.loss(logits, torch.tensor([0]))[0], expected)
+
+    def test_by_default_half_of_the_entropy_is_taken_off_in_the_warm_up(self):
+        """a1 = 0.5: an even prediction of two classes costs log 2 and has an entropy of log 2."""
+        (phase,) = methods.make("joapr").plan(epoch([], [0, 1]))
+        assert_close(phase.loss(torch.zeros(1, 2), torch.tensor([0]))[0], torch.tensor(np.log(2) / 2).float())
+
+    def test_by_default_half_of_the_divergence_from_even_classes_is_added(self):
+        """a2 = 0.5: classes predicted with 1/4 and 3/4 diverge by log(4/3) / 2, and the label of 3/4 costs log(4/3)."""
+        _, phase = self.planned(1)
+        found = phase.loss(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[0.0, 1.0]]))
+        assert_close(found[0], torch.tensor(1.25 * np.log(4 / 3)).float())
+
+    def test_at_first_a_sample_counts_as_noisy_that_is_as_likely_so_as_clean(self, monkeypatch):
+        """The first threshold is 0.5: of ten samples, those of 0.1, 0.4 and 0.5 are not above it, so 0.3 are noisy."""
+        likely = np.array([0.1, 0.4, 0.5, 0.51, 0.55, 0.7, 0.8, 0.9, 0.95, 1.0])
+        mixture = SimpleNamespace(means_=np.array([[0.0], [1.0]]), covariances_=np.full((2, 1, 1), 0.01))
+        mixture.fit = lambda values: mixture
+        mixture.predict_proba = lambda values: np.c_[likely, 1 - likely]
+        monkeypatch.setattr("sklearn.mixture.GaussianMixture", lambda *_, **__: mixture)
+        memory: dict[str, torch.Tensor] = {}
+        methods.make("joapr").plan(epoch(np.eye(10)[:, :2], [0] * 10, number=1, memory=memory))
+        assert float(memory["noise_rate"]) == pytest.approx(0.3)
+
+    def test_mixup_hardly_mixes(self):
+        """Beta(a, a) of a small a has a density of about a / 2 over log-odds: a = 0.001 has 2 % of it in -20..20."""
+        planned = joapr._paired(np.ones(40_000, bool), epoch([], [0] * 40_000))
+        shares = np.array([batch.share for batch in planned])
+        assert len(shares) == 5_000
+        mixed = (shares < 1 / (1 + np.exp(-20))).mean()
+        assert mixed == pytest.approx(0.02, abs=4 * np.sqrt(0.02 / 5_000))
 
     def test_one_sample_is_clean(self):
         clean, probability, threshold = joapr.partition(torch.tensor([0.3]), 0.5, seed=0)

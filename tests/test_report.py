@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from html.parser import HTMLParser
 
@@ -241,7 +242,7 @@ def test_every_table_and_figure_is_named_in_order_with_why_it_is_left_out(tmp_pa
     shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 0, shown.output
     said = dict(line.split(": ", 1) for line in shown.stderr.splitlines())
-    assert list(said) == [f"{one.kind} {name}" for name, one in EXPERIMENTS.items()]
+    assert list(said) == [*(f"{one.kind} {name}" for name, one in EXPERIMENTS.items()), "figure loss-landscape"]
     assert said["table main"] == "shown"
     assert said["figure accuracy-vs-noise"] == "drawn"
     # the only run of sym 40 is of another figure's noise, but not recorded epoch by epoch
@@ -249,5 +250,9 @@ def test_every_table_and_figure_is_named_in_order_with_why_it_is_left_out(tmp_pa
     assert said["figure early-accuracy"] == (
         "left out, there are no runs of it; 'dspt reproduce early-accuracy' makes them"
     )
+    assert said["figure loss-landscape"] == (
+        "left out, it is drawn from formulas and shows no runs; 'dspt figure loss-landscape' draws it"
+    )
+    assert "loss-landscape" in json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["left_out"]
     page = Page((tmp_path / "report.html").read_text()).text("li").splitlines()
     assert [line for line in page if line.startswith(("table ", "figure "))] == [f"{n}: {w}" for n, w in said.items()]

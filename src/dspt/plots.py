@@ -74,6 +74,7 @@ ZERO_SHOT: dict[str, Any] = {
     "label": "zero-shot",
 }
 ONE_COLUMN, TWO_COLUMNS = 3.25, 6.75  # the widths of a paper's column and of two, in inches
+BROKEN = "Where the y-axis is broken, its scale changes."
 PULL = r"$\sum_i |\partial L / \partial z_i|$"
 
 
@@ -112,7 +113,7 @@ def _derived(method: str) -> dict[str, Any]:
 
 
 def accuracy_over_epochs(
-    path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float, about: str = ""
+    path: Path, noises: Mapping[str, Mapping[str, Sequence[float]]], zero_shot: float, about: str = ""
 ) -> None:
     """Draw test accuracy after each epoch, one panel for each noise, one line for each method.
 
@@ -120,7 +121,7 @@ def accuracy_over_epochs(
     ----------
     path : Path
         The picture, a .png, .pdf or .svg file.
-    panels : mapping of str to mapping of str to sequence of float
+    noises : mapping of str to mapping of str to sequence of float
         By title and name of the method: the accuracy in percent, one number an epoch.
     zero_shot : float
         The accuracy of zero-shot in percent, a horizontal line in each panel.
@@ -129,10 +130,9 @@ def accuracy_over_epochs(
     """
     with look():
         figure = blank(TWO_COLUMNS, 3.4)
-        cut = cut_below([value for curves in panels.values() for values in curves.values() for value in values])
-        drawn = []
-        for place, (title, curves) in zip(figure.add_gridspec(1, len(panels)), panels.items(), strict=True):
-            one = panel(figure, place, cut)
+        cut = cut_below([value for curves in noises.values() for values in curves.values() for value in values])
+        drawn = panels(figure, [cut] * len(noises), len(noises))
+        for one, (title, curves) in zip(drawn, noises.items(), strict=True):
             for axis in one.axes:
                 for method, values in curves.items():
                     every = max(1, len(values) // 8)
@@ -140,10 +140,9 @@ def accuracy_over_epochs(
                 axis.axhline(zero_shot, **ZERO_SHOT)
             one.top.set_title(caption(title))
             epochs_axis(one.bottom)
-            drawn.append(one)
         fit(drawn, cut)
         name_y(drawn[:1], "test accuracy (%)")
-        note(figure, about)
+        note(figure, about if cut is None else f"{about} {BROKEN}".strip())
         for one in drawn[1:]:
             one.hide_y()
         name_lines(figure, drawn[-1:])
@@ -477,7 +476,35 @@ def panel(figure: Any, place: Any, cut: float | None = None) -> Panel:
     """
     if cut is None:
         return Panel((figure.add_subplot(place),))
-    upper, lower = (figure.add_subplot(part) for part in place.subgridspec(2, 1, hspace=0.0))
+    return _broken(*(figure.add_subplot(part) for part in place.subgridspec(2, 1, hspace=0.0)))
+
+
+def panels(figure: Any, cuts: Sequence[float | None], columns: int) -> list[Panel]:
+    """Return panels in rows of so many columns, all equally wide: one for each cut of a y-axis, None for one unbroken.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+    cuts : sequence of float or None
+        Where the y-axis of each panel is broken, as `cut_below` says.
+    columns : int
+        How many panels are side by side.
+    """
+    # Both parts of a broken panel are places of one grid: a grid within a place would have margins of its own, and so
+    # another width than its neighbours.
+    spec = figure.add_gridspec(2 * -(-len(cuts) // columns), columns, hspace=0.0)
+    found = []
+    for number, cut in enumerate(cuts):
+        row, column = 2 * (number // columns), number % columns
+        if cut is None:
+            found.append(Panel((figure.add_subplot(spec[row : row + 2, column]),)))
+        else:
+            found.append(_broken(*(figure.add_subplot(spec[part, column]) for part in (row, row + 1))))
+    return found
+
+
+def _broken(upper: Any, lower: Any) -> Panel:
+    """Return axes above each other as a panel with the marks of a broken y-axis."""
     lower.sharex(upper)
     upper.spines["bottom"].set_visible(False)
     upper.tick_params(bottom=False, labelbottom=False)
@@ -502,6 +529,10 @@ def fit(panels: Sequence[Panel], cut: float | None = None) -> None:
             axis.set_ylim(bottom - (0 if number < len(edges) - 1 else pad), top + (0 if number else pad))
             axis.yaxis.get_major_locator().set_params(nbins=6 if cut is None else 4)
             if cut is not None:
+                # no tick on the mark of the break, whose number would be taken for that of both scales
+                clear = 0.06 * (top - bottom)
+                low, high = axis.get_ylim()
+                axis.set_yticks([y for y in axis.get_yticks() if low <= y <= high and abs(y - cut) > clear])
                 _mark_between(axis, bottom, top)
 
 
@@ -523,7 +554,8 @@ def name_y(panels: Sequence[Panel], text: str) -> None:
 def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
     """Write the name of each line where it ends, right of the panel; names that would meet are moved apart.
 
-    Call it last: names have their place by what was drawn before.
+    All panels make room for names at the right edge, so that they stay equally wide. Call it last: names have their
+    place by what was drawn before.
     """
     figure.draw_without_rendering()
     written = []
@@ -539,14 +571,26 @@ def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
                 if named and len(height) and low <= height[-1] <= high and (height[-1] < high or axis is one.top):
                     found[line.get_label()] = (float(height[-1]), line.get_color())
             written.append((axis, [_name(axis, text, *at) for text, at in found.items()]))
-    figure.draw_without_rendering()  # the names take room, so the panels have another height now
+    _make_room(figure, written)
+    figure.draw_without_rendering()  # the panels may have another height now
     for axis, names in written:
         _spread(axis, names)
 
 
+def _make_room(figure: Any, written: Sequence[tuple[Any, Sequence[Any]]]) -> None:
+    """Keep a margin at the right of the figure, as wide as the widest name of a panel that ends there."""
+    from matplotlib.text import Text
+
+    right = max((axis.bbox.x1 for axis in figure.axes), default=0.0)
+    at_edge = [name for axis, names in written if axis.bbox.x1 > right - 2 for name in names]
+    if at_edge:
+        widest = max(Text.get_window_extent(name).width for name in at_edge) + 9 * figure.dpi / 72
+        figure.get_layout_engine().set(rect=(0, 0, 1 - widest / figure.bbox.width, 1))
+
+
 def _name(axis: Any, text: str, height: float, color: Any) -> Any:
     """Return a name right of the axes at a height, tied to it by a thin line if it is moved."""
-    return axis.annotate(
+    name = axis.annotate(
         text,
         (1, height),
         (7, 0),
@@ -564,6 +608,8 @@ def _name(axis: Any, text: str, height: float, color: Any) -> Any:
             "relpos": (0, 0.5),
         },
     )
+    name.set_in_layout(False)  # the room for it is taken from all panels, not from this one
+    return name
 
 
 def _spread(axis: Any, names: Sequence[Any]) -> None:
@@ -623,6 +669,12 @@ def epochs_axis(axis: Any) -> None:
 
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axis.set_xlabel("epoch")
+
+
+def files(path: Path) -> list[Path]:
+    """Return the files of a figure: `path` if its suffix is that of a picture, else `path`.pdf and `path`.png."""
+    # A name may hold a dot, so the suffix is added and not put in place of another.
+    return [path] if path.suffix.lower() in FORMATS else [path.with_name(path.name + kind) for kind in (".pdf", ".png")]
 
 
 def check_path(path: Path, overwrite: bool = False) -> None:

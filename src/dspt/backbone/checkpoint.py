@@ -19,6 +19,7 @@ from dspt.internal.checks import check_scale
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_regular, read_json, read_text
 from dspt.internal.names import AUTO, NO_MODEL, PAPER_MODEL
+from dspt.internal.rounding import counted
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,12 @@ class Checkpoint:
         """A name that finds the checkpoint from anywhere: the absolute path of a local folder, else as given."""
         local = self.name != "embedded" and Path(self.name).expanduser().is_dir()
         return str(self.folder.resolve()) if local else self.name
+
+    @property
+    def text_tower(self) -> str:
+        """The size of its text tower in words."""
+        size = sizes(self, "text")
+        return f"{counted(size['num_hidden_layers'], 'layer')} of width {size['hidden_size']}"
 
     @cached_property
     def weight_files(self) -> list[Path]:

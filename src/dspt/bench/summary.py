@@ -169,6 +169,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
                         textcoords="offset points",
                         ha="center",
                         fontsize=8,
+                        zorder=4,
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # above the dotted line
                     )
             axis.set_xticks(range(len(found)), [_CASES.get(name, name) for name in found])
             axis.grid(axis="x", visible=False)

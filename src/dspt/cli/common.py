@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import json
+import os
 import re
 import shlex
 import shutil
@@ -300,8 +301,10 @@ def print_entry(text: str, indent: int) -> None:
 
 
 def terminal_width(otherwise: int) -> int:
-    """Return the columns of the terminal that a command prints on; `otherwise` if it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
+    """Return the columns that a command may fill: of its terminal, or as COLUMNS says; else `otherwise`."""
+    asked = os.environ.get("COLUMNS", "")
+    piped = int(asked) if asked.isdecimal() and int(asked) else otherwise
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else piped
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dspt.cli.common import print, print_trust, terminal_width
-from dspt.internal.names import printable
+from dspt.internal.names import printable, wrapped
 from dspt.internal.rounding import counted, figure
 
 # Longer lists are for --json and --page.
@@ -34,10 +34,11 @@ def print_evaluation(found: Mapping[str, Any]) -> None:
     if found["worst"]:
         print("", "worst images, the least probable label first", sep="\n")
         for one in found["worst"]:
-            print(
+            text = (
                 f"  {one['image']}: label {one['label']} {100 * one['probability_of_label']:.1f} %, "
                 f"taken for {one['predicted']} {100 * one['probability']:.1f} %"
             )
+            print(*wrapped(text, terminal_width(otherwise=80), "    "), sep="\n")
 
 
 def _print_classes(rows: list[dict[str, Any]]) -> None:

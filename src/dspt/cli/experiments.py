@@ -142,6 +142,7 @@ def reproduce(
       dspt reproduce similar --data features.npz --model path/to/checkpoint --set learner=prototypes
     """
     from dspt.engine import sweep, tally
+    from dspt.engine.job import Outcome, Sources
     from dspt.engine.job import failures as failures_of
     from dspt.experiments.jobs import jobs
     from dspt.runs import FAILURE, logs
@@ -155,18 +156,26 @@ def reproduce(
         _forecast(experiment, todo, root, quiet, json_output)
         return
     say = reporter(quiet)
+    wording = partial(in_flags, known=options())
+    sources = Sources(root)
+    missing = sources.missing(todo)  # before any folder is made
+    for source, fault in missing.items():
+        say.say(f"{source} is left out: {wording(fault)}")
+    left_out = {job.folder: job for job in todo if job.source in missing and not job.done}
+    possible = [job for job in todo if job.folder not in left_out]
     sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     if engine == "ray":
         from dspt.engine import cluster
 
-        started = cluster.do(todo, root, say, workers, address)
+        started = cluster.do(possible, root, say, workers, address, sources)
     else:
         from dspt.engine import local
 
-        started = local.do(todo, root, say, workers or 1)
+        started = local.do(possible, root, say, workers or 1, sources)
     with closing(started) as ended:  # whatever happens, no worker goes on
-        outcomes = list(tally.told(ended, todo, say))
-    wording = partial(in_flags, known=options())
+        outcomes = list(tally.told(ended, possible, say))
+    broken = any(outcome.error is not None for outcome in outcomes)
+    outcomes += [Outcome(job, error=missing[job.source]) for job in left_out.values()]
     failures = failures_of(outcomes, wording)
     if json_output:
         print_json(
@@ -194,7 +203,7 @@ def reproduce(
         where = ["--runs", str(runs)] if runs != Path("runs") else []
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
-        if failures:
+        if broken:
             print(f"{FAILURE} in the folder of a run that failed has its traceback; dspt status {runs} names them")
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
@@ -357,7 +366,10 @@ def figure(
     name: Name,
     runs: Runs = Path("runs"),
     out: Annotated[
-        Path, typer.Option(help="The folder for NAME.pdf and NAME.png; for loss-landscape also one .html file.")
+        Path,
+        typer.Option(
+            help="The folder for NAME.pdf and NAME.png, or a .pdf, .png or .svg file; for loss-landscape also .html."
+        ),
     ] = Path("figures"),
     only: Only = None,
     where: Where = None,
@@ -373,6 +385,7 @@ def figure(
     Examples:
       dspt figure accuracy-vs-noise
       dspt figure loss-curves --runs runs --out paper/figures
+      dspt figure loss-curves --out paper/losses.pdf
       dspt figure loss-landscape --out landscape.html
     """
     from dspt import plots
@@ -390,10 +403,11 @@ def figure(
         return
     if out.suffix.lower() == ".html":
         raise InputError(f"{out}: only {LANDSCAPE} has a page; give a folder for the picture")
-    for suffix in (".pdf", ".png"):
-        plots.check_path(out / f"{name}{suffix}", overwrite)
+    path = out if out.suffix.lower() in plots.FORMATS else out / name
+    for file in plots.files(path):
+        plots.check_path(file, overwrite)
     results, not_used = _results(name, runs, only, where)
-    files = figures.draw(results, out / name)
+    files = figures.draw(results, path)
     if json_output:
         print_json({"files": [str(file) for file in files], "title": grid.title(results), "not_used": not_used})
         return
@@ -417,7 +431,6 @@ def report(
       dspt report --runs runs --out results.html
     """
     from dspt.experiments import report as page
-    from dspt.experiments.catalogue import EXPERIMENTS
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
@@ -426,7 +439,7 @@ def report(
     not_used = _say_not_used(shown.not_used)
     if json_output:
         kinds = {
-            f"{kind}s": [name for name, why in shown.contents.items() if not why and EXPERIMENTS[name].kind == kind]
+            f"{kind}s": [name for name, why in shown.contents.items() if not why and page.kind_of(name) == kind]
             for kind in ("table", "figure")
         }
         left_out = {name: wording(why) for name, why in shown.contents.items() if why}

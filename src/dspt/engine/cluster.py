@@ -94,6 +94,7 @@ def do(
     reporter: Reporter,
     workers: int | None = None,
     address: str | None = None,
+    sources: Sources | None = None,
 ) -> Generator[Outcome, None, None]:
     """Yield the outcome of each job as it ends. What is done is not done again, and what fails stops nothing else.
 
@@ -109,6 +110,8 @@ def do(
         How many runs at a time; None is as many as there are GPUs, or else CPUs.
     address : str, optional
         Of a cluster, as `ray.init` takes it; None starts Ray on this machine for as long as it is needed.
+    sources : Sources, optional
+        The datasets below `root` that are open already.
     """
 
     def team_for(to_do: Sequence[Job], sources: Sources) -> Nodes:
@@ -122,7 +125,7 @@ def do(
         return team
 
     check(address)  # before images are encoded, which may take hours
-    yield from many.do(jobs, root, reporter, team_for)
+    yield from many.do(jobs, root, reporter, team_for, sources)
 
 
 def check(address: str | None) -> None:

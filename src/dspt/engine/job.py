@@ -95,6 +95,27 @@ class Sources:
             raise found
         return found
 
+    def missing(self, jobs: Iterable[Job]) -> dict[str, InputError]:
+        """Return why data cannot be opened, by their name, of jobs that are to be done: a finished run needs none.
+
+        Where no job is done and none can be, that is bad input, and an `InputError` is raised.
+        """
+        jobs = list(jobs)
+        to_do = [job for job in jobs if not job.done]
+        names = list(dict.fromkeys(job.source for job in to_do))
+        faults: dict[str, InputError] = {}
+        for name in names:
+            try:
+                self.open(name)
+            except InputError as error:
+                faults[name] = error
+        if faults and len(to_do) == len(jobs) and len(faults) == len(names):
+            first, *others = faults.values()
+            if not others:
+                raise first
+            raise InputError(f"none of {len(faults)} datasets can be opened: {first.sentence}", first.advice)
+        return faults
+
 
 class Queue:
     """Jobs to do, in their order; those that another process is doing are looked at again when no others are left.

@@ -13,7 +13,13 @@ from dspt.engine.processes import Processes
 from dspt.internal.progress import Reporter
 
 
-def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int = 1) -> Generator[Outcome, None, None]:
+def do(
+    jobs: Sequence[Job],
+    root: Path | None,
+    reporter: Reporter,
+    workers: int = 1,
+    sources: Sources | None = None,
+) -> Generator[Outcome, None, None]:
     """Yield the outcome of each job as it ends. What is done is not done again, and what fails stops nothing else.
 
     A run that another process is doing is waited for after all others, and not done twice.
@@ -28,11 +34,13 @@ def do(jobs: Sequence[Job], root: Path | None, reporter: Reporter, workers: int 
         Shows how far a run is.
     workers : int
         How many runs at a time; 1 is in this process.
+    sources : Sources, optional
+        The datasets below `root` that are open already.
     """
     if workers > 1:
-        yield from many.do(jobs, root, reporter, lambda *_: Processes(workers))
+        yield from many.do(jobs, root, reporter, lambda *_: Processes(workers), sources)
         return
-    sources, queue = Sources(root), Queue(jobs, reporter)
+    sources, queue = sources or Sources(root), Queue(jobs, reporter)
     number = {job: place for place, job in enumerate(jobs, 1)}
     while queue:
         if (job := queue.take()) is None:

@@ -16,7 +16,11 @@ from dspt.internal.rounding import figure
 
 
 def do(
-    jobs: Sequence[Job], root: Path | None, reporter: Reporter, team_for: Callable[[Sequence[Job], Sources], Team]
+    jobs: Sequence[Job],
+    root: Path | None,
+    reporter: Reporter,
+    team_for: Callable[[Sequence[Job], Sources], Team],
+    sources: Sources | None = None,
 ) -> Generator[Outcome, None, None]:
     """Yield the outcome of each job as it ends, with as many of them under way as the team has room for.
 
@@ -30,8 +34,10 @@ def do(
         Shows how far all runs together are.
     team_for : callable
         Starts the workers for jobs that are to be done; it is called when their images are encoded, if there are any.
+    sources : Sources, optional
+        The datasets below `root` that are open already.
     """
-    sources = Sources(root)
+    sources = sources or Sources(root)
     to_do = []
     for job in jobs:
         outcome = attempt(job, sources, reporter) if job.done else None

@@ -10,7 +10,7 @@ from dspt.evaluation.measures import Evaluation
 from dspt.internal.rounding import counted, figure
 
 
-def calibration_picture(path: Path, found: Mapping[str, Evaluation]) -> None:
+def calibration_picture(path: Path, found: Mapping[str, Evaluation], about: str) -> None:
     """Draw, over the probability of the predicted class, the share of images that is right and how many there are.
 
     Parameters
@@ -19,9 +19,11 @@ def calibration_picture(path: Path, found: Mapping[str, Evaluation]) -> None:
         The picture, a .png, .pdf or .svg file.
     found : mapping of str to Evaluation
         By title; each has a panel.
+    about : str
+        What stands below: the run, the data.
     """
-    with plots.look(10):
-        drawing = plots.blank(4.2 * len(found), 4.6)
+    with plots.look():
+        drawing = plots.blank(plots.TWO_COLUMNS if len(found) > 1 else 4.4, 3.9)
         axes = drawing.subplots(2, len(found), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 1))
         for (upper, lower), (title, one) in zip(axes.T, found.items(), strict=True):
             bins = [row for row in one.calibration["bins"] if row["samples"]]
@@ -38,7 +40,6 @@ def calibration_picture(path: Path, found: Mapping[str, Evaluation]) -> None:
                 edgecolor=plots.WRONG,
                 hatch="/////",
                 linewidth=0,
-                label="gap",
             )
             upper.plot([0, 100], [0, 100], color="0.3", linestyle=":", linewidth=1.2, label="calibrated")
             upper.plot(
@@ -46,16 +47,17 @@ def calibration_picture(path: Path, found: Mapping[str, Evaluation]) -> None:
                 [row["accuracy"] for row in bins],
                 color=plots.RIGHT,
                 marker="o",
-                label="share that is right",
+                label="right",
                 clip_on=False,
             )
             upper.set(xlim=(0, 100), ylim=(0, 100))
-            known = "" if one.truth_known else "; labels may be wrong"
-            words = f"ECE {figure(one.calibration['ece'], 1)} %, {counted(len(one.labels), 'image')}{known}"
-            upper.set_title(plots.caption(words if len(found) == 1 else f"{title} classes: {words}"), fontsize=9)
+            words = f"ECE {figure(one.calibration['ece'], 1)} %, {counted(len(one.labels), 'image')}"
+            upper.set_title(plots.caption(words) if len(found) == 1 else f"{plots.caption(title)} classes\n{words}")
             lower.bar(starts, [row["samples"] for row in bins], width, align="edge", color=plots.RIGHT)
             lower.set_xlabel("probability of the predicted class (%)")
-        axes[0][0].set_ylabel("right (%)")
+        axes[0][0].set_ylabel("images classified right (%)")
         axes[1][0].set_ylabel("images")
-        plots.legend(drawing)
-        plots.save(drawing, path, dpi=150)
+        known = "" if all(one.truth_known for one in found.values()) else " Judged by labels that may be wrong."
+        plots.note(drawing, f"Hatched: the gap between how sure and how often right.{known} {about}")
+        plots.name_lines(drawing, [plots.Panel((axes[0][-1],))])
+        plots.save(drawing, path)

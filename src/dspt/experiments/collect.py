@@ -44,6 +44,7 @@ class TableRun:
     run: Run
     old_rule: bool  # whether its method has another rule today
     is_job: bool  # whether `dspt reproduce` made it
+    text_tower: str = ""  # its size in words; "" in runs of earlier versions
 
     @property
     def accuracy(self) -> float:
@@ -137,7 +138,7 @@ def _table_run(found: Finished) -> TableRun:
     # a network from scratch is known by its name
     settings["model_fingerprint"] = description.model_fingerprint or settings["model"]
     return TableRun(
-        dataset=_paper_name(result.data),
+        dataset=paper_name(result.data),
         noise=result.noise,
         method=result.method,
         options=description.settings.option,
@@ -148,6 +149,7 @@ def _table_run(found: Finished) -> TableRun:
         run=found.run,
         old_rule=description.method_rule != RULES.get(result.method),
         is_job=is_job(found.run.path, description.data or "", result.noise, description.settings),
+        text_tower=description.text_tower or "",
     )
 
 
@@ -320,7 +322,7 @@ def _on_datasets_of(runs: Sequence[TableRun], experiment: Experiment, every_data
     return replace(experiment, conditions=conditions)
 
 
-def _paper_name(dataset: str) -> str:
+def paper_name(dataset: str) -> str:
     """Return a dataset as the paper writes it: a feature file of "stanford_cars" is of StanfordCars."""
     return next((name for name in (*NINE, "CIFAR10", "CIFAR100") if plain(name) == plain(dataset)), dataset)
 

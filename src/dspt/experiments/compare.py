@@ -20,7 +20,7 @@ from dspt.experiments.catalogue import EXPERIMENTS, Condition, Experiment, Varia
 from dspt.experiments.collect import DECIMALS, TableRun, Tell
 from dspt.experiments.significance import LEVEL, Ranks, holm, least, ranks, wilcoxon
 from dspt.internal.errors import InputError
-from dspt.internal.names import plain, wrapped
+from dspt.internal.names import did_you_mean, plain, wrapped
 from dspt.internal.rounding import counted, figure
 
 OVER = ("datasets", "settings", "runs")
@@ -175,7 +175,8 @@ def _named(name: str, sides: dict[str, list[TableRun]]) -> str:
     if found:
         raise InputError(f"compare {name}: it may be {', '.join(found)}; name one of them")
     there = f"whose methods are {', '.join(sides)}" if sides else "of which there are none"
-    raise InputError(f"compare {name}: neither a folder nor a method of the runs, {there}")
+    hint = did_you_mean(name, dict.fromkeys([*(runs[0].method for runs in sides.values()), *map(str.lower, sides)]))
+    raise InputError(f"compare {name}: neither a folder nor a method of the runs{hint}, {there}")
 
 
 def _paired(sides: dict[str, list[TableRun]]) -> Comparison:

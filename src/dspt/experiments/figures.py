@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -32,7 +33,7 @@ _BAND = "Bands: one standard deviation over seeds."
 
 
 def draw(results: Results, path: Path) -> list[Path]:
-    """Draw the figure of an experiment and return the two files: `path`.pdf and `path`.png."""
+    """Draw the figure of an experiment and return its files: `path`.pdf and .png, or a picture's `path` itself."""
     name = results.experiment.name
     if name not in FIGURES:
         raise InputError(
@@ -41,8 +42,7 @@ def draw(results: Results, path: Path) -> list[Path]:
         )
     if not results.runs:
         raise _nothing(results)
-    # A name may hold a dot, so the suffix is added and not put in place of another.
-    files = [path.with_name(path.name + suffix) for suffix in (".pdf", ".png")]
+    files = plots.files(path)
     with plots.look():
         figure = FIGURES[name](results)
         for file in files:
@@ -73,6 +73,10 @@ def accuracy_vs_noise(results: Results) -> Any:
         panel.bottom.set_xticks(shares)
         panel.bottom.set_xlim(-0.05 * shares[-1], 1.05 * shares[-1])
     scales = _share_scales(panels, [dataset for dataset, *_ in found], cuts)
+    furthest = {words.KINDS[kind]: _shares(results, dataset, kind)[-1] for dataset, kind, _ in found}
+    if len(set(furthest.values())) > 1:
+        reach = ", ".join(f"to {share:g} % {kind}" for kind, share in furthest.items())
+        scales.append(f"The x-axes differ: {reach}.")
     return _named(figure, results, _ends_of_rows(panels), _BAND, *scales)
 
 
@@ -177,11 +181,12 @@ def early_accuracy(results: Results) -> Any:
         raise _nothing(results)
     figure = plots.blank(plots.TWO_COLUMNS, 4.4 * len(found))
     spec = figure.add_gridspec(2 * len(found), len(experiment.variants), height_ratios=[1.3, 1] * len(found))
-    named = []
+    named, broken = [], False
     for row, (condition, runs) in enumerate(found.items()):
         values = {v: curves.curve(results, some, "accuracy", EARLY_EPOCHS) for v, some in runs.items()}
         cut = plots.cut_below(np.concatenate([one.mean(axis=0) for one in values.values()]))
         panel = plots.panel(figure, spec[2 * row, :], cut)
+        broken |= cut is not None
         for axis in panel.axes:
             for variant, one in values.items():
                 _line(axis, one, **plots.style(variant.method, variant.label))
@@ -197,7 +202,8 @@ def early_accuracy(results: Results) -> Any:
             if not column:
                 axis.set_ylabel("mean training loss")
         named.append(plots.Panel((axis,)))
-    return _named(figure, results, named, _BAND, "Each loss has its own scale.")
+    scales = ["Each loss has its own scale.", *([plots.BROKEN] if broken else [])]
+    return _named(figure, results, named, _BAND, *scales)
 
 
 FIGURES: dict[str, Callable[[Results], Any]] = {
@@ -235,8 +241,7 @@ def _panels(
         height += 0.7
     width = plots.ONE_COLUMN if len(cuts) == 1 else plots.TWO_COLUMNS
     figure = plots.blank(width, rows * height + 0.4)
-    spec = figure.add_gridspec(rows, columns)
-    return figure, [plots.panel(figure, spec[i // columns, i % columns], cut) for i, cut in enumerate(cuts)]
+    return figure, plots.panels(figure, cuts, columns)
 
 
 def _share_scales(
@@ -249,17 +254,18 @@ def _share_scales(
     for (before, dataset), panel in zip(pairwise(datasets), panels[1:], strict=True):
         if before == dataset and not _starts_row(panel):
             panel.hide_y()
-    return ["Each dataset has its own scale."] if len(set(datasets)) > 1 else []
+    said = ["Each dataset has its own scale."] if len(set(datasets)) > 1 else []
+    return said + ([plots.BROKEN] if any(cut is not None for cut in (cuts or {}).values()) else [])
 
 
 def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *sentences: str) -> Any:
     """Return the figure with what it was made with below it, and names at the lines of these panels."""
     settings = results.runs[0].settings
-    models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
+    towers = sorted({_tower(run) for run in results.runs})
     seeds = sorted({run.seed for run in results.runs})
     several = len(seeds) > 1
     made = [
-        f"Text tower: {', '.join(models)}",
+        f"Text tower: {' and '.join(towers)}",
         f"learnt: {settings['learner']}",
         f"{settings['epochs']} epochs" if settings["epochs"] != 1 else "1 epoch",
         f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}",
@@ -268,6 +274,14 @@ def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *senten
     plots.note(figure, " ".join([f"{'; '.join(made)}.", *told]))
     plots.name_lines(figure, panels)
     return figure
+
+
+def _tower(run: TableRun) -> str:
+    """Return what the text tower of a run was: its size, and its name where that says more than where it lay."""
+    model = str(run.settings["model"])
+    if not os.path.isabs(model):
+        return ", ".join(filter(None, [model, run.text_tower]))  # from the hub, or the embedded one
+    return run.text_tower or f"the one in a folder {Path(model).name}"
 
 
 def _ends_of_rows(panels: Sequence[plots.Panel]) -> list[plots.Panel]:

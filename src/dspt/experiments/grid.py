@@ -233,8 +233,8 @@ def _average(cells: Sequence[Cell], printed: float | None) -> Cell:
     return Cell((statistics.fmean(means),) if len(means) == len(cells) else (), printed)
 
 
-def remarks(results: Results, table: Grid) -> list[str]:
-    """Return the sentences below a table: what the figures are, and what they depend on."""
+def remarks(results: Results, table: Grid, show: str = "mean") -> list[str]:
+    """Return the sentences below a table: what the figures are, what they depend on, and what `show` could not show."""
     sentences = []
     spread = any(shown.spread for row in table.rows for shown in row.shown)
     if spread:
@@ -242,6 +242,8 @@ def remarks(results: Results, table: Grid) -> list[str]:
     compared = any(row.compared for row in table.rows)
     if compared:
         sentences.append("Below ours: the paper's figure, and ours minus it.")
+    elif show == "paper":
+        sentences.append("The paper has no figures on these data, noises and methods, so none stand below ours.")
     if any(block.name == AVERAGE for block in table.blocks) or ("", AVERAGE) in table.columns:
         where = "where all of them have runs" + (", without ±" if spread else "")
         sentences.append(f"{AVERAGE} is the mean over the datasets shown, {where}.")

@@ -22,14 +22,15 @@ SCALE = 10.0  # of the member of L_s that is drawn: large enough to differ from 
 
 PAGE_MARK = b"drawn by dspt"
 _HERE = Path(__file__).parent / "page"
-# What is drawn, by name of the loss: how it looks, and its hyper-parameters.
+# What is drawn, by name of the loss: how it looks, and its hyper-parameters. MAE lies on DSPT's broad line, where in
+# grey its dashes would be lost: `_cased` gives them a white edge. L_s is the thin line.
 LOSSES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     "ce": ({"color": "#D55E00", "linestyle": "-.", "label": "CE"}, {}),
     "gce": ({"color": "#CC79A7", "linestyle": (0, (1, 1)), "linewidth": 1.8, "label": "GCE"}, {"q": 0.7}),
-    "dspt": ({"color": "#009E73", "linestyle": "-", "linewidth": 3, "label": "DSPT"}, {}),
-    "mae": ({"color": "#0072B2", "linestyle": "--", "linewidth": 1.1, "zorder": 2.5, "label": "MAE"}, {}),
+    "dspt": ({"color": "#009E73", "linestyle": "-", "linewidth": 3.8, "label": "DSPT"}, {}),
+    "mae": ({"color": "#0072B2", "linestyle": "--", "linewidth": 1.2, "zorder": 2.5, "label": "MAE"}, {}),
     "dspt-scale": (
-        {"color": "#000000", "linestyle": (0, (5, 1, 1, 1)), "linewidth": 1.1, "label": f"$L_s$, s = {SCALE:g}"},
+        {"color": "#000000", "linestyle": "-", "linewidth": 0.9, "label": f"$L_s$, s = {SCALE:g}"},
         {"s": SCALE},
     ),
 }
@@ -111,8 +112,9 @@ def figure() -> Any:
         for start, x, p in ((0, across, at_label(across, classes)), (2, sure, contradicting(sure, classes))):
             for name, (style, hyper) in LOSSES.items():
                 loss, total = curves(name, p, **hyper)
-                panels[start][column].top.plot(x, loss - _least(name, classes, hyper), **style)
-                panels[start + 1][column].top.plot(x, total, **style)
+                cased = style | ({"path_effects": _cased()} if name == "mae" else {})
+                panels[start][column].top.plot(x, loss - _least(name, classes, hyper), **cased)
+                panels[start + 1][column].top.plot(x, total, **cased)
         _differences(panels[4][column].top, classes, across)
         panels[0][column].top.set_title(f"C = {classes}")
     for row, (what, over) in enumerate(rows):
@@ -145,6 +147,13 @@ def figure() -> Any:
     return drawn
 
 
+def _cased() -> list[Any]:
+    """Return effects that give a line a white edge, so that it is seen on another, in grey too."""
+    from matplotlib.patheffects import Normal, Stroke
+
+    return [Stroke(linewidth=2.6, foreground="white"), Normal()]
+
+
 def _least(name: str, num_classes: int, hyper: dict[str, float]) -> float:
     """Return the least value of a loss, that of a prediction which is sure and right."""
     loss, _ = curves(name, at_label(np.array([1 - 1e-12]), num_classes), **hyper)
@@ -174,22 +183,23 @@ def page() -> str:
     )
 
 
-def draw(folder: Path, overwrite: bool = False) -> list[Path]:
-    """Write loss-landscape.pdf, .png and .html to a folder and return them; an .html file is the page alone."""
-    if folder.suffix.lower() == ".html":
-        pictures, text = [], folder
-    else:
-        pictures, text = [folder / f"{LANDSCAPE}{suffix}" for suffix in (".pdf", ".png")], folder / f"{LANDSCAPE}.html"
+def draw(out: Path, overwrite: bool = False) -> list[Path]:
+    """Write loss-landscape.pdf, .png and .html to a folder and return them; the name of a file is that one alone."""
+    kind = out.suffix.lower()
+    pictures = [] if kind == ".html" else plots.files(out if kind in plots.FORMATS else out / LANDSCAPE)
+    pages = [out] if kind == ".html" else [] if kind in plots.FORMATS else [out / f"{LANDSCAPE}.html"]
     for path in pictures:
         plots.check_path(path, overwrite)
-    check_free(text, overwrite, PAGE_MARK)
+    for path in pages:
+        check_free(path, overwrite, PAGE_MARK)
     if pictures:
         with plots.look():
             drawn = figure()
             for path in pictures:
                 plots.save(drawn, path)
-    write_text(text, page())
-    return [*pictures, text]
+    for path in pages:
+        write_text(path, page())
+    return [*pictures, *pages]
 
 
 def _digest(text: str) -> str:

@@ -43,7 +43,7 @@ def latex(results: Results, show: str = "mean") -> str:
         table = _noises_beside(grid, 2 if show == "mean" and len(grid.blocks) > 1 and len(grid.columns) < 7 else 1)
     else:
         table = _datasets_beside(grid)
-    caption = " ".join([f"{title(results)}.", MARKED, *remarks(results, grid)])
+    caption = " ".join([f"{title(results)}.", MARKED, *remarks(results, grid, show)])
     size = r"\small" if show == "mean" else r"\scriptsize"
     floats = []
     for number, bands in enumerate(_pages(table.bands)):

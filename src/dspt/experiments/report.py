@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from dspt import __version__
 from dspt.experiments import collect, figures
-from dspt.experiments.catalogue import EXPERIMENTS, Experiment
+from dspt.experiments.catalogue import EXPERIMENTS, LANDSCAPE, Experiment
 from dspt.experiments.collect import Results, TableRun
 from dspt.experiments.grid import MARKED, ZERO_SHOT, Grid, Row, arrange, remarks, title
 from dspt.internal.errors import InputError
@@ -62,6 +62,7 @@ def make(folder: Path, path: Path) -> Report:
     alone = InputError("it belongs to no table or figure, and stands in the list of all runs only")
     not_used += [NotUsed(run.folder, alone) for run in runs if run.folder not in shown]
     contents: Contents = dict.fromkeys(EXPERIMENTS)
+    contents[LANDSCAPE] = InputError(f"it is drawn from formulas and shows no runs; 'dspt figure {LANDSCAPE}' draws it")
     with TemporaryDirectory() as drawn:
         pictures = {}
         for experiment in EXPERIMENTS.values():
@@ -70,7 +71,7 @@ def make(folder: Path, path: Path) -> Report:
             try:
                 results = collect.collect(experiment, runs)
                 if results.runs:
-                    pictures[title(results)] = figures.draw(results, Path(drawn) / experiment.name)[-1]
+                    (pictures[title(results)],) = figures.draw(results, Path(drawn) / f"{experiment.name}.png")
                 else:
                     contents[experiment.name] = _no_runs(experiment)
             except InputError as error:
@@ -130,11 +131,16 @@ def write_report(
     write_text(path, text)
 
 
+def kind_of(name: str) -> str:
+    """Return whether an experiment is a "table" or a "figure"."""
+    return "figure" if name == LANDSCAPE else EXPERIMENTS[name].kind
+
+
 def in_words(contents: Contents, wording: Callable[[InputError], str] = str) -> list[str]:
     """Return a sentence for each table and figure, in order; `wording` writes why one is left out."""
     sentences = []
     for name, why in contents.items():
-        kind = EXPERIMENTS[name].kind
+        kind = kind_of(name)
         shown = "drawn" if kind == "figure" else "shown"
         said = f"left out, {wording(why).removeprefix(f'{name}: ')}" if why else shown
         sentences.append(f"{kind} {name}: {said}")

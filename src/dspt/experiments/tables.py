@@ -67,7 +67,7 @@ def _markdown(results: Results, show: str) -> str:
             name = [_name_in_markdown(block) if number == 0 else ""] if named else []
             cells = map(_cell_in_markdown, row.shown)
             lines.append(_piped([*name, _in_markdown(row.label), *cells]))
-    below = [MARKED, *map(_in_markdown, remarks(results, grid))]
+    below = [MARKED, *map(_in_markdown, remarks(results, grid, show))]
     return "\n".join([heading, "", *lines, "", *(f"- {sentence}" for sentence in below)]) + "\n"
 
 

@@ -39,7 +39,7 @@ def terminal(results: Results, show: str = "mean", colour: bool = False, width: 
     for part in _parts(grid, colour, width):
         lines += ["", *(line.rstrip() for line in part)]
     marks = MARKED if colour else "* best of a setting, _ second-best, by the figures shown."
-    below = [line for sentence in [marks, *remarks(results, grid)] for line in wrapped(sentence, width)]
+    below = [line for sentence in [marks, *remarks(results, grid, show)] for line in wrapped(sentence, width)]
     return "\n".join([*lines, "", *below, ""])
 
 

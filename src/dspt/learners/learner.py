@@ -258,6 +258,7 @@ class ClipLearner(Learner):
             "text_mended": any(is_mended(checkpoint, text) for text in texts) or None,
             "model_fingerprint": checkpoint.fingerprint,
             "tokenizer_fingerprint": checkpoint.tokenizer_fingerprint,
+            "text_tower": checkpoint.text_tower,
             "logit_scale": checkpoint.logit_scale,
         }
 

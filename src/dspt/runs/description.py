@@ -19,7 +19,7 @@ _FORMATS = (1, FORMAT)
 
 # What may differ between the beginning of a run and its resumption: how it is done, not what is done. Data are known
 # by their fingerprint, wherever they are.
-_FREE = {"data", "data_options", "test", *(f"settings.{name}" for name in HARMLESS)}
+_FREE = {"data", "data_options", "test", "text_tower", *(f"settings.{name}" for name in HARMLESS)}
 
 # What settings were called in earlier versions.
 _FORMERLY = {"limit": "shots"}
@@ -31,7 +31,7 @@ _LATER = {"tokenizer_fingerprint"}
 RULES = {"joapr": 2, "logitclip": 2}
 
 # The parts of a description that are texts.
-_TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint")
+_TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint", "text_tower")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Description:
     method_rule: int | None = None  # see RULES
     model_fingerprint: str | None = None
     tokenizer_fingerprint: str | None = None
+    text_tower: str | None = None  # its size in words, for readers; the fingerprint says which it is
     text_mended: bool | None = None  # True where a prompt has other tokens than in versions without CLIP's cleaning
     logit_scale: float | None = None
     labels: tuple[Any, ...] | None = None  # of a saved classifier: the classes as the user writes them

@@ -144,7 +144,8 @@ def evaluate(
         write_page(page, f"{run} on {dataset.name}", str(classifier.model), shown, worst)
         told["page"] = str(page)
     if picture is not None:
-        calibration_picture(picture, {name: one.evaluation for name, one in judged.items()})
+        about = f"Run {Path(run).absolute().name} on {dataset.name}."
+        calibration_picture(picture, {name: one.evaluation for name, one in judged.items()}, about)
         told["picture"] = str(picture)
     return told
 
