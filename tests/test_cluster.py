@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_engine import alive, swept, told, until
@@ -21,7 +22,7 @@ from dspt.config import Config
 from dspt.engine import cluster, local, many, status, sweep
 from dspt.engine.cluster import Needs, needs
 from dspt.engine.job import Job
-from dspt.engine.team import Unfit
+from dspt.engine.team import Died, Gone, Unfit
 from dspt.internal.errors import InputError
 from dspt.runs import Run
 
@@ -107,6 +108,27 @@ def test_without_ray_it_is_said_how_to_get_it(dspt, data, text_tower, monkeypatc
     command = ("reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "-q")
     status, _, errors = dspt(*command, "--engine", "ray")
     assert (status, errors) == (2, "dspt: engine ray: it needs another package: pip install 'dspt[ray]'\n")
+
+
+@on_ray
+@pytest.mark.parametrize(
+    ("name", "alive", "expected"),
+    [
+        ("LocalRayletDiedError", True, Gone),  # nothing reaches the other nodes any more
+        ("WorkerCrashedError", False, Gone),
+        ("WorkerCrashedError", True, Died),
+    ],
+)
+def test_a_death_after_which_no_worker_can_come_is_the_end_of_all_work(name, alive, expected):
+    team = object.__new__(cluster.Nodes)
+    team._busy = set()
+
+    def get(handle):
+        raise getattr(ray.exceptions, name)
+
+    team._ray = SimpleNamespace(get=get, nodes=lambda: [{"Alive": alive}, {"Alive": False}])
+    with pytest.raises(expected):
+        team.answer("a handle")
 
 
 def dying(mark: Path, work: Callable[[Job], object], job: Job) -> object:
@@ -321,10 +343,14 @@ class TestWhateverIsKilled:
         until(lambda: half_done(place / "raylet"), 600)
         (raylet,) = under(driver.pid, "raylet")
         os.kill(raylet, signal.SIGKILL)
-        driver.communicate(timeout=600)
-        assert driver.returncode != 0
+        _, errors = driver.communicate(timeout=600)
+        assert (driver.returncode, errors.splitlines()[-1]) == (1, "dspt: Ray has ended; the same command goes on")
+        assert "failed" not in errors
         until(lambda: not alive(driver.pid))
-        ended(started(place, *words))
+        assert not list((place / "raylet").rglob("failure.txt"))
+        (found,) = sweep.find(place / "raylet")
+        assert {status.look(job).standing for job in found.jobs} <= {"done", "to go"}
+        assert "done already" in ended(started(place, *words))
         check(place, "raylet", undisturbed)
 
     def test_a_feature_shard_is_damaged_half_way(self, place, undisturbed):

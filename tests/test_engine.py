@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,11 @@ from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.engine import attempt, encoding, local, many, processes, status, sweep, tally
 from dspt.engine.job import Job, Queue
+from dspt.engine.team import Gone
 from dspt.features import packs, shards
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
+from dspt.internal.files import is_trouble
 from dspt.internal.progress import Reporter
 from dspt.runs import Run
 from dspt.workflows import train
@@ -139,6 +142,35 @@ def test_a_run_whose_worker_dies_twice_has_failed_and_the_others_are_done(todo, 
     assert "`jobs`" in outcomes[todo[1]].error.advice
     assert "died twice" in Run(todo[1].folder).failure()
     assert "TerminatedWorkerError" in (todo[1].folder / "failure.txt").read_text()
+
+
+def test_without_a_worker_to_come_the_sweep_ends_in_one_sentence_and_no_run_has_failed(todo):
+    class Lost:
+        """A team whose first worker answers, and then there is none."""
+
+        size, tries, answers, is_ended = 2, 2, 0, False
+
+        def give(self, work, job):
+            return partial(work, job)
+
+        def ended(self, handles, seconds):
+            return handles[:1]
+
+        def answer(self, handle):
+            self.answers += 1
+            if self.answers > 1:
+                raise Gone("the machine has ended")
+            return handle()
+
+        def end(self):
+            self.is_ended = True
+
+    team, outcomes = Lost(), []
+    with pytest.raises(Gone, match="the machine has ended") as error:
+        outcomes.extend(many.do(todo, None, QUIET, lambda *_: team))
+    assert is_trouble(error.value)  # exit status 1, not 2
+    assert team.is_ended
+    assert [status.look(job).standing for job in todo] == ["done", "to go", "to go"]
 
 
 def test_progress_shows_what_is_done_failed_to_go_and_running(todo):
