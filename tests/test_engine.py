@@ -515,6 +515,47 @@ class TestFailure:
         monkeypatch.setattr("dspt.runs.folder.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         assert str(attempt.failed(todo[0], RuntimeError("boom")).error) == "RuntimeError: boom"
 
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_one_that_its_folder_cannot_tell_is_told_by_all_who_look_until_the_next_try(
+        self, dspt, data, text_tower, jobs
+    ):
+        words = ["reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "--seeds", 1]
+        folder = Path(json.loads(dspt(*words, "--dry-run", "--json")[1])["runs"][0]["folder"])
+        folder.mkdir(parents=True)
+        (folder / "holiday.jpg").touch()
+        code, shown, errors = dspt(*words, "--jobs", jobs)
+        assert code == 1
+        assert shown.splitlines()[-1] == "dspt status runs names what failed"  # and no failure.txt is promised
+        reason = f"run folder {folder}: it has files of something else in it (holiday.jpg); give another folder"
+        assert reason in errors
+        status_lines = dspt("status")[1].splitlines()
+        assert status_lines[1] == "  2 done, 1 failed"
+        assert status_lines[2].endswith(reason)
+        (found,) = json.loads(dspt("status", "--json")[1])["sweeps"]
+        assert [run["error"] for run in found["runs"]].count(reason) == found["failed"] == 1
+        (row,) = json.loads(dspt("table", "early-accuracy", "--json")[1])["not_used"]
+        assert row["folder"] == str(folder)
+        assert row["reason"].startswith(f"it failed ({reason})")
+        (folder / "holiday.jpg").unlink()
+        assert dspt(*words, "-q")[0] == 0
+        assert dspt("status")[1].splitlines()[1] == "  3 done"
+        assert json.loads(dspt("table", "early-accuracy", "--json")[1])["not_used"] == []
+
+    def test_where_some_folders_alone_can_tell_it_the_traceback_is_not_promised_of_all(
+        self, dspt, data, text_tower, monkeypatch
+    ):
+        def boom(*_, **__):
+            raise RuntimeError("boom")
+
+        monkeypatch.setattr(train, "learn", boom)
+        words = ["reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "--seeds", 1]
+        sentence = "failure.txt in the folder of a run that failed has its traceback{}; dspt status {} names them"
+        assert dspt(*words, "--runs", "all")[1].splitlines()[-1] == sentence.format("", "all")
+        folder = Path(json.loads(dspt(*words, "--dry-run", "--json")[1])["runs"][0]["folder"])
+        folder.mkdir(parents=True)
+        (folder / "holiday.jpg").touch()
+        assert dspt(*words)[1].splitlines()[-1] == sentence.format(", if it could be put there", "runs")
+
 
 class TestStatus:
     @pytest.fixture

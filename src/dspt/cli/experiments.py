@@ -155,7 +155,7 @@ def reproduce(
         _forecast(experiment, todo, root, quiet, json_output)
         return
     say = reporter(quiet)
-    sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
+    path = sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     if engine == "ray":
         from dspt.engine import cluster
 
@@ -165,7 +165,7 @@ def reproduce(
 
         started = local.do(todo, root, say, workers or 1)
     with closing(started) as ended:  # whatever happens, no worker goes on
-        outcomes = list(tally.told(ended, todo, say))
+        outcomes = list(sweep.noted(tally.told(ended, todo, say), path))
     wording = partial(in_flags, known=options())
     failures = failures_of(outcomes, wording)
     if json_output:
@@ -195,7 +195,10 @@ def reproduce(
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
         if failures:
-            print(f"{FAILURE} in the folder of a run that failed has its traceback; dspt status {runs} names them")
+            told = [(o.job.folder / FAILURE).exists() for o in outcomes if o.error is not None]
+            unless = "" if all(told) else ", if it could be put there"
+            found = f"{FAILURE} in the folder of a run that failed has its traceback{unless}; " if any(told) else ""
+            print(f"{found}dspt status {runs} names {'them' if any(told) else 'what failed'}")
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
@@ -221,7 +224,9 @@ def show_status(
     """
     from dspt.engine import status, sweep
 
-    looked = [(one.command, [status.look(job) for job in one.jobs]) for one in sweep.find(out)]
+    looked = [
+        (one.command, [status.look(job, one.untold.get(job.folder, "")) for job in one.jobs]) for one in sweep.find(out)
+    ]
     if json_output:
         print_json({"sweeps": [status.as_json(*one) for one in looked]})
         return
