@@ -6,8 +6,11 @@ features once a pass, shard by shard, and nobody begins a pass before the last o
 may be slow at times (a log-normal time of service) and may die (a shard begins again elsewhere). Rates are measured on
 this machine first, prices and the rates of machines that are not here are assumptions, all of them in ASSUMED.
 
-`--check` measures the rates with one worker process, predicts encoding and the passes of the posterior for one and two
-workers, and then has one and two workers do it.
+`--check` holds it against dspt itself, on a machine that has nothing else to do. One worker process tells its rates:
+reading and digesting a file, decoding it, encoding its view, and what a shard costs the first process to store. From
+these it is predicted what `dspt encode` takes for a folder of JPEG files with one and with two workers, and then they
+do it. The posterior is predicted for four times as many samples as its rate was measured with, by the time that a core
+was at work; "its own tasks" are its own number of passes.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +134,6 @@ def measured() -> dict[str, float]:
 
     from dspt.bench.encoding import photographs, vit_b16
     from dspt.data.images import open_image
-    from dspt.posterior import evidence, label_posterior
 
     torch.set_num_threads(1)
     tower = vit_b16()
@@ -138,8 +141,23 @@ def measured() -> dict[str, float]:
         files = photographs(Path(folder), 32)
         views, decoding = _worked(lambda: np.stack([tower.preprocessing.test_view(open_image(f)) for f in files]))
     _, encoding = _worked(lambda: tower(views))
+    passes, seconds = posterior(20_000)
+    return {
+        "decode_seconds": decoding / len(files),
+        "tower_seconds": encoding / len(files),
+        "passes": passes,
+        "pass_seconds": seconds / passes / 20_000,  # a sample, of 512 features and 100 classes
+    }
+
+
+def posterior(n: int) -> tuple[float, float]:
+    """Return how many passes over the features the posterior of n samples makes, and the seconds of a core it takes."""
+    import torch
+
+    from dspt.posterior import evidence, label_posterior
+
     random = np.random.default_rng(0)
-    n, classes, width = 20_000, 100, 512
+    classes, width = 100, 512
     means = 0.35 * random.standard_normal((classes, width), dtype=np.float32)
     labels = random.integers(0, classes, n)
     x = means[labels] + random.standard_normal((n, width), dtype=np.float32)
@@ -155,13 +173,7 @@ def measured() -> dict[str, float]:
     evidence.Evidence.features = noted  # type: ignore[method-assign]
     _, seconds = _worked(lambda: label_posterior(x, given))
     evidence.Evidence.features = features  # type: ignore[method-assign]
-    passes = rows[0] / calls / n + 1  # and one for mean and scale, which looks at the rows themselves
-    return {
-        "decode_seconds": decoding / len(files),
-        "tower_seconds": encoding / len(files),
-        "passes": passes,
-        "pass_seconds": seconds / passes / n,  # a sample, of 512 features and 100 classes
-    }
+    return rows[0] / calls / n + 1, seconds  # and one pass for mean and scale, which looks at the rows themselves
 
 
 def _worked(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -218,92 +230,161 @@ def plan(name: str, model: str, rates: dict[str, float]) -> dict[str, object]:
     }
 
 
-# The check against a real run. Each task is done by a worker process with one thread.
+# The check against a real run: `dspt encode`, its workers and its store.
 
-IMAGES, PART, ROWS, PASSES, _SHARDS = 24, 2, 20_000, 4, 12
-
-
-def _start() -> None:
-    import torch
-
-    from dspt.bench.encoding import vit_b16
-
-    torch.set_num_threads(1)
-    _kept["tower"] = vit_b16()
-    random = np.random.default_rng(os.getpid())
-    _kept["x"] = torch.from_numpy(random.standard_normal((ROWS, 512), dtype=np.float32))
-    _kept["w"] = torch.from_numpy(random.standard_normal((512, 100), dtype=np.float32))
+IMAGES, WARM, SHARD_OF_THE_CHECK = 512, 128, 128
 
 
-_kept: dict[str, object] = {}
-
-
-def _encode(part: Sequence[np.ndarray]) -> float:
-    from dspt.features import embed
-
+def _timed(work: Callable[[Any], Any], part: Any) -> tuple[Any, float]:
+    """Return what a worker answers, and how long it took."""
     started = time.perf_counter()
-    embed(list(part), _kept["tower"])
-    return time.perf_counter() - started
+    answer = work(part)
+    return answer, time.perf_counter() - started
 
 
-def _pass(_: int) -> float:
-    """A pass of the posterior over a shard: what each sample is, and the sums by that."""
-    started = time.perf_counter()
-    x, w = _kept["x"], _kept["w"]
-    (x @ w).softmax(1).T @ x  # type: ignore[operator]
-    return time.perf_counter() - started
+def _rates(files: Sequence[str]) -> dict[str, float]:
+    """Return the seconds an image of each station, as one worker has them; the second time, when all is warm."""
+    from dspt.backbone.checkpoint import open_checkpoint
+    from dspt.backbone.image import ImageTower
+    from dspt.data.images import open_image
+    from dspt.features import shards
+    from dspt.features.decoding import Look
+
+    tower = ImageTower(open_checkpoint("embedded"))
+    part = shards.Part(list(range(len(files))), list(files), 0)
+    batch, found = tower.batch_size(), {}
+    for _ in range(2):
+        _, found["read"] = _timed(lambda part: shards._digest(Look(tower.preprocessing), part), part)
+        views, found["decode"] = _timed(
+            lambda files: np.stack([tower.preprocessing.test_view(open_image(file)) for file in files]), files
+        )
+        _, found["encode"] = _timed(
+            lambda views: [tower(views[i : i + batch]) for i in range(0, len(views), batch)], views
+        )
+    return {name: seconds / len(files) for name, seconds in found.items()}
 
 
-def _nothing(_: int) -> None:
-    """What giving a task to a worker and taking its answer costs, and nothing else."""
+@dataclass
+class Took:
+    """What encoding took: in all, finding all of it stored, each thing that a worker did, and storing each shard."""
+
+    seconds: float
+    find: float
+    read: list[float]
+    encode: list[float]
+    store: list[float]
 
 
-def work(workers: int) -> tuple[float, float, list[float], list[float]]:
-    """Return the seconds of encoding and of all passes by so many workers, and of each task and giving it."""
-    from loky import ProcessPoolExecutor
-
+def encoding(folder: Path, workers: int) -> Took:
+    """Return what `dspt encode` takes for a folder of images with so many workers, once these have begun."""
+    from dspt.config import Config
     from dspt.data import open_dataset
+    from dspt.engine.encoding import spreading
+    from dspt.engine.processes import Processes
+    from dspt.features import packs
+    from dspt.internal.progress import Reporter
+    from dspt.workflows.encode import encode
 
-    images = list(open_dataset("embedded").train.items[:IMAGES])
-    parts = [images[i : i + PART] for i in range(0, IMAGES, PART)]
-    pool = ProcessPoolExecutor(workers, initializer=_start, env={"OMP_NUM_THREADS": "1"})
-    list(pool.map(_pass, range(4 * workers)))  # all have started, and are warm
-    list(pool.map(_encode, [images[:1]] * (2 * workers)))
-    started = time.perf_counter()
-    list(pool.map(_nothing, range(48)))
-    giving = (time.perf_counter() - started) / 48
-    started = time.perf_counter()
-    encoded = list(pool.map(_encode, parts))
-    middle = time.perf_counter()
-    passed = [one for _ in range(PASSES) for one in pool.map(_pass, range(_SHARDS))]
-    ended = time.perf_counter()
-    pool.shutdown(kill_workers=True)
-    return middle - started, ended - middle, [one + giving for one in encoded], [one + giving for one in passed]
+    found = Took(0, 0, [], [], [])
+    write = packs.Store.write
+
+    def noted(*given: Any) -> None:
+        found.store.append(_timed(lambda given: write(*given), given)[1])
+
+    quiet, config = Reporter(silent=True), Config(model="embedded")
+    with tempfile.TemporaryDirectory() as cache, spreading(lambda: Processes(workers), quiet) as team:
+
+        def spread(work: Any, parts: Any) -> Any:
+            for part, (answer, seconds) in team(partial(_timed, work), parts):
+                getattr(found, "encode" if "encode" in work.func.__name__ else "read").append(seconds)
+                yield part, answer
+
+        os.environ["DSPT_CACHE"] = cache
+        packs.SHARD = SHARD_OF_THE_CHECK
+        packs.Store.write = noted  # type: ignore[method-assign, assignment]
+        try:
+            encode(open_dataset(folder / "warm", test_fraction=0), config, quiet, spread=spread)
+            for each in (found.read, found.encode, found.store):
+                each.clear()
+            dataset = open_dataset(folder / "real", test_fraction=0)
+            started = time.perf_counter()
+            assert encode(dataset, config, quiet, spread=spread)["encoded"] == IMAGES
+            found.seconds = time.perf_counter() - started
+            _, found.find = _timed(lambda dataset: encode(dataset, config, quiet, spread=spread), dataset)
+        finally:
+            packs.Store.write = write  # type: ignore[method-assign]
+    return found
+
+
+def predicted(workers: int, read: float, part: float, store: float, parts: int) -> float:
+    """Return the seconds of encoding: all files are read and digested first, then workers encode and one stores.
+
+    Parameters
+    ----------
+    workers : int
+        How many worker processes.
+    read, store : float
+        Seconds of a shard.
+    part : float
+        Seconds of what a worker is sent at a time.
+    parts : int
+        How many of them there are.
+    """
+    shards = IMAGES // SHARD_OF_THE_CHECK
+    first, _ = simulate([Station("read", workers, read)], shards, workers, 0, 0)
+    # the first process stores a shard between two answers: a part's share of it is a station with one server
+    line = [Station("decode and encode", workers, part), Station("store", 1, store * shards / parts)]
+    return first + simulate(line, parts, workers + 1, 0, 0)[0]
 
 
 def check() -> None:
-    """Print what is predicted from the tasks of one worker, and what one and two workers then take.
+    """Print what is predicted from the rates of one worker, and what one and two workers then take.
 
     Beside it what is predicted from the times that the tasks of the very run took: where only this is right, it is the
     rate that was another, as on a machine with other work, and not the queues.
     """
-    before = work(1)[2:]
-    for workers in (1, 2):
-        *real, encoded, passed = work(workers)
-        for name, seconds, rounds, rates in (
-            ("encode", real[0], 1, (before[0], encoded)),
-            ("passes", real[1], PASSES, (before[1], passed)),
-        ):
-            shards = len(encoded) if name == "encode" else _SHARDS
-            first, own = (
-                rounds * simulate([Station(name, workers, float(np.mean(one)))], shards, 99, 0, 0)[0] for one in rates
-            )
-            print(
-                f"{counted(workers, 'worker')}, {name}: measured {seconds:.1f} s; predicted {first:.1f} s "
-                f"({100 * (first / seconds - 1):+.0f} %), from its own tasks {own:.1f} s "
-                f"({100 * (own / seconds - 1):+.0f} %)",
-                flush=True,
-            )
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from dspt.bench.encoding import photographs
+    from dspt.engine.processes import Processes
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part, first, count in (("warm", 0, WARM), ("real", WARM, IMAGES)):
+            for half in range(2):  # two classes
+                (folder / part / "ab"[half]).mkdir(parents=True)
+                photographs(folder / part / "ab"[half], count // 2, first + half * count // 2)
+        team = Processes(1)
+        handle = team.give(_rates, [str(path) for path in sorted((folder / "warm").rglob("*.jpg"))])
+        while not team.ended([handle], 60):
+            pass
+        rates = team.answer(handle)
+        team.end()
+        before = encoding(folder, 1)
+        store = float(np.mean(before.store))
+        told = ", ".join(f"{station} {1000 * seconds:.2f} ms" for station, seconds in rates.items())
+        print(f"one worker, an image: {told}", end="; ")
+        print(
+            f"the first process: {before.find:.2f} s, and {1000 * store:.1f} ms a shard of {SHARD_OF_THE_CHECK}",
+            flush=True,
+        )
+        for workers in (1, 2):
+            took = encoding(folder, workers)
+            parts = len(took.encode)
+            part = (rates["decode"] + rates["encode"]) * IMAGES / parts
+            ahead = predicted(workers, rates["read"] * SHARD_OF_THE_CHECK, part, store, parts)
+            own = predicted(workers, *(float(np.mean(one)) for one in (took.read, took.encode, took.store)), parts)
+            name = f"{counted(workers, 'worker')}, {IMAGES} images"
+            _tell(name, took.seconds, before.find + ahead, took.find + own)
+    few, more, many = 10_000, 40_000, 160_000
+    (first, start), (second, end), (own_passes, real) = posterior(few), posterior(more), posterior(many)
+    rate = (end - start) / (second * more - first * few)  # what does not grow with the samples is apart
+    ahead, own = (start + rate * (passes * many - first * few) for passes in (second, own_passes))
+    _tell(f"posterior of {many:,} samples", real, ahead, own)
+
+
+def _tell(name: str, seconds: float, ahead: float, own: float) -> None:
+    shares = [f"{one:.2f} s ({100 * (one / seconds - 1):+.0f} %)" for one in (ahead, own)]
+    print(f"{name}: measured {seconds:.2f} s; predicted {shares[0]}, from its own tasks {shares[1]}", flush=True)
 
 
 def main() -> None:

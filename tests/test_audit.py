@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from audits import with_findings
 from PIL import Image, ImageFilter
 
 import dspt
@@ -179,6 +180,21 @@ class TestTheTable:
     def test_bad_input_is_one_sentence(self, labels, options, sentence):
         with pytest.raises(InputError, match=sentence):
             dspt.audit(np.eye(4, 6), labels, **{"model": None, **options})
+
+
+def test_the_table_is_written_in_parts_that_are_the_whole(tmp_path, monkeypatch):
+    found = with_findings()
+    for name in ("whole.csv", "whole.parquet"):
+        folder.write_table(found, tmp_path / name)
+    parts = [len(part) for part in found.tables(25)]
+    assert parts == [25, 25, 10]
+    whole = Audit.tables
+    monkeypatch.setattr(Audit, "tables", lambda self, most=25: whole(self, most))
+    for name in ("parts.csv", "parts.parquet"):
+        folder.write_table(found, tmp_path / name)
+    assert (tmp_path / "parts.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "parts.parquet"), found.table())
+    pd.testing.assert_frame_equal(pd.concat(list(found.tables(25)), ignore_index=True), found.table())
 
 
 class TestTheJudge:

@@ -155,12 +155,44 @@ def test_encoding_is_measured_from_files_and_on_the_tower_alone(monkeypatch, tmp
     monkeypatch.setattr(ImageTower, "__call__", lambda t, x: seen.append(len(x)) or call(t, x))
     monkeypatch.setattr(ImageTower, "batch_size", lambda self: 4)
     monkeypatch.setattr(encoding, "vit_b16", lambda: tower)
+    monkeypatch.setattr(encoding, "precisions_of_the_cpu", lambda: ("float32",))
     found = encoding.measure(2, 8, QUIET)
     # the tower alone before, between and after two rounds from files, which a batch warms up
     assert sum(seen) == 3 * 8 + 2 * 8 + 4
     assert 0 < found["lowest"] <= found["fraction"] <= found["highest"]
     assert found["files"] > 0
     assert found["decode_ms"] > 0
+    assert "bfloat16" not in found
+    (line,) = summary._low_precision(found)
+    assert "this processor does not have it" in line
+
+
+def test_bfloat16_is_measured_between_two_of_float32_where_the_processor_has_it(monkeypatch, tmp_path):
+    checkpoint = open_checkpoint(tiny_clip(tmp_path))
+    towers = {kind: ImageTower(checkpoint, dtype=kind) for kind in ("float32", "bfloat16")}
+    order, call = [], ImageTower.__call__
+
+    def noted(tower, pixels):
+        order.append("bfloat16" if tower is towers["bfloat16"] else "float32")
+        return call(tower, pixels)
+
+    monkeypatch.setattr(ImageTower, "__call__", noted)
+    monkeypatch.setattr(ImageTower, "batch_size", lambda self: 8)
+    monkeypatch.setattr(encoding, "vit_b16", lambda precision="float32": towers[precision])
+    monkeypatch.setattr(encoding, "precisions_of_the_cpu", lambda: ("float32", "bfloat16"))
+
+    # each timing takes a second, those of bfloat16 half of it
+    def timed(work, *arguments):
+        work(*arguments)
+        return 0.5 if arguments else 1.0
+
+    monkeypatch.setattr(encoding, "seconds", timed)
+    found = encoding.measure(3, 8, QUIET)
+    assert order[-8:] == ["bfloat16", *(["float32", "bfloat16"] * 3), "float32"]  # one before them warms it up
+    assert (found["tower"], found["bfloat16"]) == (8, 16)
+    assert [found[f"bfloat16_ratio{end}"] for end in ("", "_lowest", "_highest")] == [2, 2, 2]
+    (line,) = summary._low_precision(found)
+    assert line.split() == ["tower", "alone", "in", "bfloat16", "16.00", "images/s,", "2.00", "times", "float32's"]
 
 
 def test_epochs_are_timed_for_each_number_of_samples():

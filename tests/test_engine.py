@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,11 @@ from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.engine import attempt, encoding, local, many, processes, status, sweep, tally
 from dspt.engine.job import Job, Queue
+from dspt.engine.team import Gone
 from dspt.features import packs, shards
 from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
+from dspt.internal.files import is_trouble
 from dspt.internal.progress import Reporter
 from dspt.runs import Run
 from dspt.workflows import train
@@ -139,6 +142,35 @@ def test_a_run_whose_worker_dies_twice_has_failed_and_the_others_are_done(todo, 
     assert "`jobs`" in outcomes[todo[1]].error.advice
     assert "died twice" in Run(todo[1].folder).failure()
     assert "TerminatedWorkerError" in (todo[1].folder / "failure.txt").read_text()
+
+
+def test_without_a_worker_to_come_the_sweep_ends_in_one_sentence_and_no_run_has_failed(todo):
+    class Lost:
+        """A team whose first worker answers, and then there is none."""
+
+        size, tries, answers, is_ended = 2, 2, 0, False
+
+        def give(self, work, job):
+            return partial(work, job)
+
+        def ended(self, handles, seconds):
+            return handles[:1]
+
+        def answer(self, handle):
+            self.answers += 1
+            if self.answers > 1:
+                raise Gone("the machine has ended")
+            return handle()
+
+        def end(self):
+            self.is_ended = True
+
+    team, outcomes = Lost(), []
+    with pytest.raises(Gone, match="the machine has ended") as error:
+        outcomes.extend(many.do(todo, None, QUIET, lambda *_: team))
+    assert is_trouble(error.value)  # exit status 1, not 2
+    assert team.is_ended
+    assert [status.look(job).standing for job in todo] == ["done", "to go", "to go"]
 
 
 def test_progress_shows_what_is_done_failed_to_go_and_running(todo):
@@ -482,6 +514,47 @@ class TestFailure:
     def test_a_full_disk_leaves_the_reason_to_be_told(self, todo, monkeypatch):
         monkeypatch.setattr("dspt.runs.folder.write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         assert str(attempt.failed(todo[0], RuntimeError("boom")).error) == "RuntimeError: boom"
+
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_one_that_its_folder_cannot_tell_is_told_by_all_who_look_until_the_next_try(
+        self, dspt, data, text_tower, jobs
+    ):
+        words = ["reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "--seeds", 1]
+        folder = Path(json.loads(dspt(*words, "--dry-run", "--json")[1])["runs"][0]["folder"])
+        folder.mkdir(parents=True)
+        (folder / "holiday.jpg").touch()
+        code, shown, errors = dspt(*words, "--jobs", jobs)
+        assert code == 1
+        assert shown.splitlines()[-1] == "dspt status runs names what failed"  # and no failure.txt is promised
+        reason = f"run folder {folder}: it has files of something else in it (holiday.jpg); give another folder"
+        assert reason in errors
+        status_lines = dspt("status")[1].splitlines()
+        assert status_lines[1] == "  2 done, 1 failed"
+        assert status_lines[2].endswith(reason)
+        (found,) = json.loads(dspt("status", "--json")[1])["sweeps"]
+        assert [run["error"] for run in found["runs"]].count(reason) == found["failed"] == 1
+        (row,) = json.loads(dspt("table", "early-accuracy", "--json")[1])["not_used"]
+        assert row["folder"] == str(folder)
+        assert row["reason"].startswith(f"it failed ({reason})")
+        (folder / "holiday.jpg").unlink()
+        assert dspt(*words, "-q")[0] == 0
+        assert dspt("status")[1].splitlines()[1] == "  3 done"
+        assert json.loads(dspt("table", "early-accuracy", "--json")[1])["not_used"] == []
+
+    def test_where_some_folders_alone_can_tell_it_the_traceback_is_not_promised_of_all(
+        self, dspt, data, text_tower, monkeypatch
+    ):
+        def boom(*_, **__):
+            raise RuntimeError("boom")
+
+        monkeypatch.setattr(train, "learn", boom)
+        words = ["reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "--seeds", 1]
+        sentence = "failure.txt in the folder of a run that failed has its traceback{}; dspt status {} names them"
+        assert dspt(*words, "--runs", "all")[1].splitlines()[-1] == sentence.format("", "all")
+        folder = Path(json.loads(dspt(*words, "--dry-run", "--json")[1])["runs"][0]["folder"])
+        folder.mkdir(parents=True)
+        (folder / "holiday.jpg").touch()
+        assert dspt(*words)[1].splitlines()[-1] == sentence.format(", if it could be put there", "runs")
 
 
 class TestStatus:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import tiny_clip
 from problems import NAMES, features
 from safetensors.numpy import load_file, save_file
@@ -26,6 +27,7 @@ from dspt.internal import scratch
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.shards import Shards, joined, take_rows
 from dspt.internal.tensors import mapped, write_blocks
+from dspt.posterior import model
 from dspt.workflows.audit import audit, refit
 from dspt.workflows.train import run
 
@@ -154,6 +156,48 @@ class TestOfAFolder:
         assert (one.noise_rate, one.noise_rate_error) == (other.noise_rate, other.noise_rate_error)
         # whatever is asked of it is read in parts, too
         np.testing.assert_allclose(one.classify(found.items), other.classify(expected.items), rtol=0, atol=1e-6)
+
+
+class TestAPosteriorAskedAboutOtherImages:
+    @pytest.fixture(params=[False, True], ids=["features alone", "with logits"])
+    def found(self, request) -> tuple[dspt.Posterior, np.ndarray, np.ndarray | None]:
+        """Return a posterior, and features and logits of 100 images."""
+        x, labels = samples()["train_x"].astype(np.float32), samples()["train_y"]
+        means = np.stack([x[labels == c].mean(0) for c in range(4)])
+        logits = 5 * (x @ means.T) if request.param else None
+        posterior = dspt.label_posterior(x, labels, logits, num_classes=4)
+        assert bool(posterior.text_weight) == request.param
+        return posterior, x, logits
+
+    def test_in_memory_it_is_one_product(self, found):
+        posterior, x, logits = found
+        expected = x @ posterior.weights + posterior.bias
+        if logits is not None:
+            expected = expected + posterior.text_weight * logits
+        np.testing.assert_array_equal(posterior.scores(x, logits), expected)
+        np.testing.assert_array_equal(
+            posterior.classify(x, logits), torch.from_numpy(expected.astype(np.float32)).softmax(1).numpy()
+        )
+
+    @pytest.mark.parametrize("kind", ["shards", "map"])
+    def test_otherwise_a_block_is_read_at_a_time(self, found, kind, tmp_path, monkeypatch):
+        posterior, x, logits = found
+        expected = posterior.classify(x, logits), posterior.scores(x, logits)
+        np.save(tmp_path / "x.npy", x)
+        given = Shards([x[:30], x[30:]]) if kind == "shards" else np.load(tmp_path / "x.npy", mmap_mode="r")
+        monkeypatch.setattr(model, "BLOCK", 16)
+        read: list[int] = []
+        compute = dspt.Posterior._scores
+
+        def noted(self, rows, logits):
+            read.append(len(rows))
+            return compute(self, rows, logits)
+
+        monkeypatch.setattr(dspt.Posterior, "_scores", noted)
+        monkeypatch.setattr(Shards, "__array__", lambda *_: pytest.fail("all of it was read"))
+        np.testing.assert_allclose(posterior.classify(given, logits), expected[0], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(posterior.scores(given, logits), expected[1], rtol=0, atol=1e-4)
+        assert read == 2 * [16, 16, 16, 16, 16, 16, 4]
 
 
 @pytest.mark.parametrize(

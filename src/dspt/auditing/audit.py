@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -187,26 +187,32 @@ class Audit:
 
     def table(self) -> pd.DataFrame:
         """Return one row a sample, in order, with cleanlab's names for what it has names for."""
+        return next(self.tables(len(self.labels)))
+
+    def tables(self, most: int = _ROWS) -> Iterator[pd.DataFrame]:
+        """Yield `table` in parts of so many rows at most, one after another; there is one at least."""
         import pandas as pd
 
         names = np.array(self.class_names, dtype=object)
-        first, second = self.ranked
-        rows = np.arange(len(self.labels))
-        p_first, p_second = self.probabilities[rows, first], self.probabilities[rows, second]
-        boundary = p_second >= BOUNDARY * p_first
-        told = [self.label_quality, p_first, p_second, self.class_noise_rates[self.labels]]
-        next_best = names[second]
-        if not self.can_tell:  # what is not known is not told
-            told = [np.full(len(rows), np.nan)] * len(told)
-            next_best, boundary = np.full(len(rows), None), np.zeros(len(rows), bool)
-        quality, p_first, p_second, rates = told
         groups = self.groups
-        values = (
-            *(self.items, self.splits, self.is_label_issue, quality, names[self.labels], names[first]),
-            *(p_first, next_best, p_second, rates, self.fits_no_class, self.is_outlier, boundary),
-            pd.array(np.where(groups < 0, 0, groups), dtype="Int64"),
-            self.image_issues or ("",) * len(self.labels),
-        )
-        table = pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
-        table.loc[groups < 0, "duplicate_group"] = pd.NA
-        return table
+        for start in range(0, max(1, len(self.labels)), max(1, most)):
+            rows = slice(start, start + most)
+            labels, first, second, group = (each[rows] for each in (self.labels, *self.ranked, groups))
+            p, each = self.probabilities[rows], np.arange(len(labels))
+            p_first, p_second = p[each, first], p[each, second]
+            boundary = p_second >= BOUNDARY * p_first
+            told = [p[each, labels], p_first, p_second, self.class_noise_rates[labels]]
+            next_best = names[second]
+            if not self.can_tell:  # what is not known is not told
+                told = [np.full(len(labels), np.nan)] * len(told)
+                next_best, boundary = np.full(len(labels), None), np.zeros(len(labels), bool)
+            quality, p_first, p_second, rates = told
+            values = (
+                *(self.items[rows], self.splits[rows], self.is_label_issue[rows], quality, names[labels], names[first]),
+                *(p_first, next_best, p_second, rates, self.fits_no_class[rows], self.is_outlier[rows], boundary),
+                pd.array(np.where(group < 0, 0, group), dtype="Int64"),
+                self.image_issues[rows] or ("",) * len(labels),
+            )
+            table = pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
+            table.loc[group < 0, "duplicate_group"] = pd.NA
+            yield table

@@ -210,18 +210,37 @@ def load_paths(folder: Path | str) -> list[str | None]:
 def write_table(audit: Audit, path: Path | str) -> None:
     """Put one row a sample at `path`: .csv, .parquet or .json by its suffix, whole or not at all."""
     path = Path(path)
-    table = audit.table()
     with replacing(path) as temporary:
         if path.suffix == ".parquet":
-            table.to_parquet(temporary, index=False)
+            _write_parquet(audit, temporary)
         elif path.suffix == ".json":
-            table.to_json(temporary, orient="records", indent=1)
+            audit.table().to_json(temporary, orient="records", indent=1)
         else:
-            from dspt.internal.names import spreadsheet_cell
+            _write_csv(audit, temporary)
 
+
+def _write_parquet(audit: Audit, path: Path) -> None:
+    """Write the table a part at a time, each a row group."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parts = audit.tables()
+    first = pa.Table.from_pandas(next(parts), preserve_index=False)
+    with pq.ParquetWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for part in parts:
+            writer.write_table(pa.Table.from_pandas(part, first.schema, preserve_index=False))
+
+
+def _write_csv(audit: Audit, path: Path) -> None:
+    """Write the table a part at a time, with cells that no spreadsheet takes for a formula."""
+    from dspt.internal.names import spreadsheet_cell
+
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for number, part in enumerate(audit.tables()):
             for name in ("item", "given_label", "predicted_label", "runner_up"):
-                table[name] = table[name].map(spreadsheet_cell, na_action="ignore")
-            table.to_csv(temporary, index=False, float_format="%.6g")
+                part[name] = part[name].map(spreadsheet_cell, na_action="ignore")
+            part.to_csv(file, index=False, header=not number, float_format="%.6g")
 
 
 def summary(audit: Audit) -> dict[str, Any]:

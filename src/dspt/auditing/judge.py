@@ -21,8 +21,8 @@ _SURE, _POOL = 0.9, 2000
 _RIDGE = 1.0
 # Robust standard deviations beyond which an image is said to fit no class.
 _FAR = 3.0
-# Rows that are computed at once.
-_ROWS = 8192
+# Rows that are computed at once, and pairs of them: a few dozen megabytes.
+_ROWS, _PAIRS = 2048, 2**22
 
 
 class Judged(NamedTuple):
@@ -105,7 +105,7 @@ def nearest_examples(
             if not len(pool):
                 continue
             there = _unit(features[pool])
-            for part in np.array_split(asking, max(1, len(asking) * len(pool) // 2**24)):
+            for part in np.array_split(asking, 1 + len(asking) * len(pool) // _PAIRS):
                 near = _unit(features[part]) @ there.T
                 near[part[:, None] == pool] = -np.inf  # nobody is an example for itself
                 best = np.argsort(-near, axis=1, kind="stable")[:, :EXAMPLES]

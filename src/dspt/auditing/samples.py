@@ -220,7 +220,7 @@ def audit_dataset(
     both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
     labels = np.concatenate([split.labels for split in both])[kept]
     items = _joined([split.items for split in both], kept)
-    splits = np.repeat(["train", "test"][: len(both)], [len(split.labels) for split in both])[kept]
+    first = len(dataset.train.labels)
     names = dataset.class_names
     judged = judge(
         features,
@@ -234,12 +234,11 @@ def audit_dataset(
     looks = Looks(("",) * len(labels), (), 0)
     if look:
         looks = look_at_all(items, reporter, memory)
-    called = list(_names(items, dataset))
     found = Audit(
         source=dataset.source or dataset.name,
         class_names=names,
-        items=tuple(called),
-        splits=tuple(splits.tolist()),
+        items=tuple(_names(items, dataset)),
+        splits=tuple("train" if row < first else "test" for row in kept.tolist()),
         labels=labels,
         **_told(judged),
         duplicate_groups=looks.duplicate_groups,

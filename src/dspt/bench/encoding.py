@@ -1,6 +1,6 @@
-"""Encoding: JPEG files against the image tower alone on pixels in memory.
+"""Encoding: JPEG files against the image tower alone on pixels in memory, and bfloat16 against float32.
 
-The two are measured in turn and compared pair by pair, since a machine's speed drifts.
+What is compared is measured in turn and compared pair by pair, since a machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 from PIL import Image
 
 from dspt.backbone.image import ImageTower, Preprocessing
-from dspt.bench.timing import ratios, seconds
+from dspt.bench.timing import ratios, seconds, spread
 from dspt.data.images import open_image
 from dspt.features import embed
 from dspt.features.decoding import Decoder, Look
+from dspt.internal.device import precisions_of_the_cpu
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 
@@ -40,7 +41,8 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
     -------
     dict of str to float
         Medians of images/s "tower" and "files"; the "fraction", its median, "lowest" and "highest"; "decode_ms",
-        milliseconds to open one image and cut its view.
+        milliseconds to open one image and cut its view. Where the processor has bfloat16, images/s of the tower alone
+        in it, "bfloat16", and how many times float32's that is, "bfloat16_ratio" with "_lowest" and "_highest".
     """
     tower = vit_b16()
     side = tower.preprocessing.crop
@@ -48,7 +50,7 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
     views = pixels.reshape(images, side, side, 3)
     size = tower.batch_size()
 
-    def alone() -> None:
+    def alone(tower: ImageTower = tower) -> None:
         for start in range(0, images, size):
             tower(views[start : start + size])
 
@@ -75,6 +77,15 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
             tower_rates.append(images / seconds(alone))
             update(2 * number + 3, "")
     fractions = ratios(file_rates, tower_rates)
+    low = {}
+    if "bfloat16" in precisions_of_the_cpu():
+        lower = vit_b16("bfloat16")
+        alone(lower)  # weights are laid out, memory is taken
+        around, between = [images / seconds(alone)], []
+        for _ in range(rounds):
+            between.append(images / seconds(alone, lower))
+            around.append(images / seconds(alone))
+        low = {"bfloat16": statistics.median(between), **spread("bfloat16_ratio", ratios(between, around))}
     return {
         "tower": statistics.median(tower_rates),
         "files": statistics.median(file_rates),
@@ -82,11 +93,13 @@ def measure(rounds: int, images: int, reporter: Reporter) -> dict[str, float]:
         "lowest": min(fractions),
         "highest": max(fractions),
         "decode_ms": 1000 * decoding / images,
+        **low,
     }
 
 
-def vit_b16() -> ImageTower:
+def vit_b16(precision: str = "float32") -> ImageTower:
     """Return an image tower of ViT-B/16's shape; its weights are random, which costs the same."""
+    import torch
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     config = CLIPVisionConfig(
@@ -98,7 +111,8 @@ def vit_b16() -> ImageTower:
         image_size=224,
         projection_dim=512,
     )
-    return ImageTower.of(CLIPVisionModelWithProjection(config), Preprocessing(224, 224))
+    model = CLIPVisionModelWithProjection(config).to(getattr(torch, precision))
+    return ImageTower.of(model, Preprocessing(224, 224))
 
 
 def photographs(folder: Path, count: int, first: int = 0) -> list[str]:

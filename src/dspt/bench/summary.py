@@ -33,6 +33,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         f"  from {WIDTH} x {HEIGHT} JPEG files       {encode['files']:8.2f} images/s",
         f"  fraction of the tower's rate   {encode['fraction']:8.2f}"
         f"  ({encode['lowest']:.2f} to {encode['highest']:.2f})",
+        *_low_precision(encode),
         "",
         "a 50-epoch run on Caltech101, images included, put together from these parts",
         f"  reference, a new crop of each image every epoch  {clock(run['reference_seconds']):>9}",
@@ -80,6 +81,13 @@ def _epochs(found: dict[str, dict[str, float]]) -> list[str]:
         for learner in epochs.LEARNERS
         for n, one in found.items()
     ]
+
+
+def _low_precision(encode: dict[str, float]) -> list[str]:
+    if "bfloat16" not in encode:
+        return ["  in bfloat16                    not measured: this processor does not have it"]
+    times = _range(encode, "bfloat16_ratio")
+    return [f"  tower alone in bfloat16        {encode['bfloat16']:8.2f} images/s, {times} times float32's"]
 
 
 def _memory(found: dict[str, dict[str, float]]) -> list[str]:

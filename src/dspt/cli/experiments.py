@@ -163,7 +163,7 @@ def reproduce(
         say.say(f"{source} is left out: {wording(fault)}")
     left_out = {job.folder: job for job in todo if job.source in missing and not job.done}
     possible = [job for job in todo if job.folder not in left_out]
-    sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
+    path = sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     if engine == "ray":
         from dspt.engine import cluster
 
@@ -173,8 +173,8 @@ def reproduce(
 
         started = local.do(possible, root, say, workers or 1, sources)
     with closing(started) as ended:  # whatever happens, no worker goes on
-        outcomes = list(tally.told(ended, possible, say))
-    broken = any(outcome.error is not None for outcome in outcomes)
+        outcomes = list(sweep.noted(tally.told(ended, possible, say), path))
+    broken = [outcome for outcome in outcomes if outcome.error is not None]
     outcomes += [Outcome(job, error=missing[job.source]) for job in left_out.values()]
     failures = failures_of(outcomes, wording)
     if json_output:
@@ -204,7 +204,10 @@ def reproduce(
         if done:
             print("next: " + shlex.join(["dspt", experiment.kind, name, *where]))
         if broken:
-            print(f"{FAILURE} in the folder of a run that failed has its traceback; dspt status {runs} names them")
+            told = [(outcome.job.folder / FAILURE).exists() for outcome in broken]
+            unless = "" if all(told) else ", if it could be put there"
+            found = f"{FAILURE} in the folder of a run that failed has its traceback{unless}; " if any(told) else ""
+            print(f"{found}dspt status {runs} names {'them' if any(told) else 'what failed'}")
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
@@ -230,7 +233,9 @@ def show_status(
     """
     from dspt.engine import status, sweep
 
-    looked = [(one.command, [status.look(job) for job in one.jobs]) for one in sweep.find(out)]
+    looked = [
+        (one.command, [status.look(job, one.untold.get(job.folder, "")) for job in one.jobs]) for one in sweep.find(out)
+    ]
     if json_output:
         print_json({"sweeps": [status.as_json(*one) for one in looked]})
         return

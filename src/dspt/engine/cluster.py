@@ -22,7 +22,7 @@ from typing import Any
 from dspt.config import Config
 from dspt.engine import many
 from dspt.engine.job import Job, Outcome, Sources
-from dspt.engine.team import Died, Unfit
+from dspt.engine.team import Died, Gone, Unfit
 from dspt.features import default_cache
 from dspt.internal import threads
 from dspt.internal.errors import InputError
@@ -215,12 +215,19 @@ class Nodes:
             return self._ray.get(handle)
         except exceptions.RayTaskError as error:
             raise error.cause or error from None
-        except exceptions.OutOfMemoryError as error:
-            raise Died("its node had no memory left") from error
-        except exceptions.NodeDiedError as error:
-            raise Died("with its node") from error
         except exceptions.RayError as error:
-            raise Died from error
+            if isinstance(error, exceptions.LocalRayletDiedError) or not self._is_alive():
+                raise Gone("Ray has ended; the same command goes on") from error
+            if isinstance(error, exceptions.OutOfMemoryError):
+                raise Died("its node had no memory left") from error
+            raise Died("with its node" if isinstance(error, exceptions.NodeDiedError) else "") from error
+
+    def _is_alive(self) -> bool:
+        """Return whether a node is left."""
+        try:
+            return any(node["Alive"] for node in self._ray.nodes())
+        except Exception:  # whatever it is with which Ray does not answer
+            return False
 
     def end(self) -> None:
         """Have nothing running any more: not the tasks, nor what was started here."""

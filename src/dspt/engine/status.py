@@ -1,5 +1,7 @@
 """How far runs are, asked of their folders: lock, result and failure outlive whoever made them.
 
+The plan of a sweep tells the failures that a folder could not keep.
+
 So anybody can look, from any process, and nobody has to be told that a sweep was killed.
 """
 
@@ -53,15 +55,24 @@ class Look:
         return 1.0 if self.standing == DONE else min(1.0, self.epochs / max(1, self.job.config.epochs))
 
 
-def look(job: Job) -> Look:
-    """Return how far a run is, whatever is the matter with it."""
+def look(job: Job, untold: str = "") -> Look:
+    """Return how far a run is, whatever is the matter with it.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    untold : str
+        Why its last try failed, where its folder cannot tell it.
+    """
     run = Run(job.folder)
     try:
         held = run.is_held  # asked first: a run that ends in between is found done
         if (result := run.result()) is not None:
             return Look(job, DONE, result.epochs, result.accuracy, result.seconds)
-        if not held and (reason := run.failure()) is not None:
-            return Look(job, FAILED, run.epochs_recorded(), reason=reason)
+        reason = run.failure()
+        if not held and (reason is not None or untold):
+            return Look(job, FAILED, run.epochs_recorded(), reason=untold if reason is None else reason)
         epochs, accuracy = run.reached()
         return Look(job, RUNNING if held else TO_GO, epochs, accuracy, run.seconds_spent())
     except InputError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dspt.config import from_dict
-from dspt.engine.job import Job
+from dspt.engine.job import Job, Outcome
 from dspt.internal.errors import InputError
 from dspt.internal.files import read_json, write_json
 from dspt.runs import Run, begun
@@ -20,10 +21,14 @@ _FILE = "sweep-{}.json"
 
 @dataclass(frozen=True)
 class Sweep:
-    """The jobs of a sweep, and the command that does them; "" where nobody has planned them."""
+    """The jobs of a sweep, and the command that does them; "" where nobody has planned them.
+
+    `untold` has, by folder, why runs failed whose folders cannot tell it.
+    """
 
     command: str
     jobs: tuple[Job, ...]
+    untold: Mapping[Path, str] = field(default_factory=dict)
 
 
 def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
@@ -54,6 +59,46 @@ def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
     return path
 
 
+def noted(outcomes: Iterable[Outcome], path: Path) -> Iterator[Outcome]:
+    """Yield outcomes; in the end the plan says why those failed whose folders do not: they are not a run's, or full.
+
+    The next `plan` of the same jobs forgets it, as the next try of a run removes what its folder tells.
+
+    Parameters
+    ----------
+    outcomes : iterable of Outcome
+        Of the jobs of the plan.
+    path : Path
+        The plan.
+    """
+    untold: dict[str, str] = {}
+    try:
+        for outcome in outcomes:
+            if outcome.error is not None and not _is_told(outcome.job):
+                untold[outcome.job.folder.relative_to(path.parent).as_posix()] = str(outcome.error)
+            yield outcome
+    finally:
+        if untold:
+            with suppress(InputError, OSError):  # where nothing can be written, the command has said it
+                write_json(path, {**read_json(path), "failed": untold})
+
+
+def untold(out: Path) -> dict[Path, str]:
+    """Return by folder why runs of the sweeps of a folder failed, where the folders of these runs do not tell it."""
+    found: dict[Path, str] = {}
+    for path in sorted(out.glob(_FILE.format("*"))):
+        with suppress(InputError):
+            found |= _read(path).untold
+    return {folder: reason for folder, reason in found.items() if not Run(folder).is_begun}
+
+
+def _is_told(job: Job) -> bool:
+    try:
+        return Run(job.folder).failure() is not None
+    except InputError:
+        return False
+
+
 def find(out: Path) -> list[Sweep]:
     """Return the sweeps of a folder, the one that was started last first, then the runs that are in none of them."""
     if not out.is_dir():
@@ -72,7 +117,8 @@ def find(out: Path) -> list[Sweep]:
 def _read(path: Path) -> Sweep:
     try:
         found = read_json(path)
-        return Sweep(str(found["command"]), tuple(_job(run, path.parent) for run in found["runs"]))
+        untold = {path.parent / folder: str(reason) for folder, reason in found.get("failed", {}).items()}
+        return Sweep(str(found["command"]), tuple(_job(run, path.parent) for run in found["runs"]), untold)
     except (KeyError, TypeError, AttributeError):
         raise InputError(f"{path}: it is not the plan of a sweep; remove it") from None
 

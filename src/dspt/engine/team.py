@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from dspt.internal.errors import InputError
+from dspt.internal.errors import FileError, InputError
 from dspt.internal.progress import Reporter
 
 Thing = TypeVar("Thing")
@@ -18,6 +18,10 @@ class Died(Exception):
 
 class Unfit(InputError):
     """What a worker lacks for all that it could be given, such as a folder that it cannot see: all work ends."""
+
+
+class Gone(FileError):
+    """All workers are gone and none can take their place: all work ends, and none of it has failed."""
 
 
 class Team(Protocol):
@@ -41,7 +45,10 @@ class Team(Protocol):
         """Return those that have ended, waiting so long at most for the first."""
 
     def answer(self, handle: Any) -> Any:
-        """Return what the work of an ended one returned, or raise what it raised; `Died` if its worker did."""
+        """Return what the work of an ended one returned, or raise what it raised.
+
+        `Died` if its worker did, `Gone` if there will be no other.
+        """
 
     def end(self) -> None:
         """End all workers at once."""
@@ -93,7 +100,7 @@ class Window(Generic[Thing]):
             thing, tries = self._busy.pop(handle)
             try:
                 answer = self._team.answer(handle)
-            except Unfit:
+            except (Unfit, Gone):
                 raise
             except Died as death:
                 how = f" ({death})" if str(death) else ""

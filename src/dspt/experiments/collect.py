@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dspt.config import HARMLESS, NetworkConfig, config_for
+from dspt.engine import sweep
 from dspt.experiments import catalogue, paper, words
 from dspt.experiments.catalogue import NINE, Condition, Experiment, Variant
 from dspt.experiments.jobs import is_job
@@ -128,6 +129,8 @@ def find_runs(folder: Path | str, tell: Tell = lambda why: None) -> list[TableRu
             tell(NotUsed(one.run.path, InputError("it has no accuracy, because nothing was tested")))
         else:
             runs.append(_table_run(one))
+    for path, reason in sweep.untold(folder).items():
+        tell(NotUsed(path, InputError(f"it failed ({reason}); the command that began it tries it again")))
     return runs
 
 

@@ -19,7 +19,7 @@ def find_device(name: str, precision: str = "float32") -> torch.device:
         raise InputError(f"device {name!r}: not known; give auto, cpu or cuda") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {name!r}: torch sees no GPU here; give cpu")
-    if found.type == "cpu" and precision not in _precisions_of_the_cpu():
+    if found.type == "cpu" and precision not in precisions_of_the_cpu():
         raise InputError(
             f"precision {precision}: this CPU has no instructions for it, and would be slower than in float32",
             "leave `precision` out",
@@ -27,7 +27,7 @@ def find_device(name: str, precision: str = "float32") -> torch.device:
     return found
 
 
-def _precisions_of_the_cpu() -> tuple[str, ...]:
+def precisions_of_the_cpu() -> tuple[str, ...]:
     """Return the precisions in which this CPU multiplies matrices by instructions of its own."""
     has = torch.cpu.get_capabilities()
     return ("float32", "bfloat16") if has.get("avx512_bf16") or has.get("amx_bf16") else ("float32",)

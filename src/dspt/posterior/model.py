@@ -16,6 +16,8 @@ import torch
 
 from dspt.internal.checks import as_array, check_unmasked, checked_labels, checked_rows, is_integer
 from dspt.internal.errors import InputError
+from dspt.internal.scratch import scratch
+from dspt.internal.shards import BLOCK, Features, Shards
 from dspt.posterior.evidence import HEIGHT, Evidence
 from dspt.posterior.mixture import Mixture, most_likely
 
@@ -87,27 +89,42 @@ class Posterior:
         Parameters
         ----------
         features : array of shape (n, D)
+            Of shards, and of a memory map, a block of rows is read at a time.
         zero_shot_logits : array of shape (n, C), optional
             Of the same images. CLIP's are linear in the features, so those of the training set tell these, too.
         """
         width, classes = self.weights.shape
-        x = np.asarray(checked_rows(features, len(features), "features", "image"), dtype=np.float32)
+        in_parts = isinstance(features, Shards | np.memmap)
+        x = checked_rows(features, len(features), "features", "image")
         if x.shape[1] != width:
             raise InputError(f"features: {x.shape[1]} wide, but the posterior was made from features {width} wide")
+        z = None
+        if self.text_weight and zero_shot_logits is not None:
+            z = checked_rows(zero_shot_logits, len(x), "zero_shot_logits", "image")
+            if z.shape[1] != classes:
+                raise InputError(f"zero_shot_logits: {z.shape[1]} columns for {classes} classes")
+        elif self.text_weight and self.text is None:
+            raise InputError(
+                "zero_shot_logits: needed, since those of the training set are no linear function of its features"
+            )
+        if not in_parts:
+            return self._scores(x, z)
+        found = scratch(len(x), classes)
+        for start in range(0, len(x), BLOCK):
+            rows = slice(start, start + BLOCK)
+            found[rows] = self._scores(x[rows], None if z is None else z[rows])
+        return found
+
+    def _scores(self, features: Features, zero_shot_logits: Features | None) -> np.ndarray:
+        """Return the logits of rows that are all read."""
+        x = np.asarray(features, dtype=np.float32)
         found: np.ndarray = x @ self.weights + self.bias
         if not self.text_weight:
             return found
         if zero_shot_logits is not None:
-            z = np.asarray(checked_rows(zero_shot_logits, len(x), "zero_shot_logits", "image"), dtype=np.float32)
-            if z.shape[1] != classes:
-                raise InputError(f"zero_shot_logits: {z.shape[1]} columns for {classes} classes")
-            return np.asarray(found + self.text_weight * z)
-        if self.text is None:
-            raise InputError(
-                "zero_shot_logits: needed, since those of the training set are no linear function of its features"
-            )
-        told: np.ndarray = found + self.text_weight * (x @ self.text[:-1] + self.text[-1])
-        return told
+            return np.asarray(found + self.text_weight * np.asarray(zero_shot_logits, dtype=np.float32))
+        assert self.text is not None
+        return np.asarray(found + self.text_weight * (x @ self.text[:-1] + self.text[-1]))
 
     def classify(self, features: Any, zero_shot_logits: Any = None) -> np.ndarray:
         """Return the probability of each class (n, C) for images whose labels are not known.
@@ -118,8 +135,11 @@ class Posterior:
         zero_shot_logits : array of shape (n, C), optional
             Of the same images; see `scores`.
         """
-        probabilities: np.ndarray = torch.from_numpy(self.scores(features, zero_shot_logits)).softmax(1).numpy()
-        return probabilities
+        found = self.scores(features, zero_shot_logits)
+        for start in range(0, len(found), BLOCK):  # in their place: no second array of all samples x classes
+            rows = slice(start, start + BLOCK)
+            found[rows] = torch.from_numpy(found[rows]).softmax(1).numpy()
+        return found
 
 
 def label_posterior(
