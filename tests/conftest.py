@@ -32,6 +32,7 @@ def no_cache_or_root_of_the_user(tmp_path_factory, monkeypatch) -> None:
     """Encode the embedded images once for all tests, and not in the user's own cache."""
     monkeypatch.setenv("DSPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("DSPT_ROOT", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # of whoever runs the tests, or of their worker
 
 
 @pytest.fixture(scope="session")

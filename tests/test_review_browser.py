@@ -80,6 +80,7 @@ def open_page(chromium, heard):
         page.on("dialog", lambda dialog: (heard.complaints.append(dialog.message), dialog.dismiss()))
         page.goto(address)
         page.wait_for_selector(".tabs [role=tab]")
+        page.bring_to_front()  # keys go to the page in front
         return page
 
     yield opened
