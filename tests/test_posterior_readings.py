@@ -155,3 +155,16 @@ def test_labels_that_contradict_the_surest_images_as_often_as_any_are_wrong_and_
     found = label_posterior(x, np.asarray(dspt.corrupt(true, 10, "symmetric", 0.2)))
     assert found.noise_rate == pytest.approx(0.2, abs=0.01)
     assert found.noise_rate_error < 0.03
+
+
+def test_what_the_rounds_left_is_surer_and_says_the_same():
+    """dspt-auto learns from it; made tempered again, it is what is told."""
+    x, true, z, _ = clouds(8, 0, apart=0.5)
+    found = label_posterior(x, np.asarray(dspt.corrupt(true, 8, "pair", 0.4)), z)
+    assert found.trust < 1
+    sharp = torch.from_numpy(found.as_found())
+    labels = torch.from_numpy(found.labels)
+    told = tempered(sharp, labels, found.trust).numpy()
+    np.testing.assert_allclose(told, found.probabilities, atol=1e-3)
+    right = sharp.gather(1, labels[:, None])[:, 0].numpy()
+    assert (np.abs(right - 0.5) >= np.abs(found.label_quality - 0.5) - 1e-6).all()

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dspt import losses
-from dspt.internal.scratch import scratch
 from dspt.methods.method import Epoch, Method, Phase, loss_of
 
 
@@ -38,7 +37,6 @@ class DSPTAuto(Method):
         if not found.can_tell:
             return [Phase(everything, epoch.labels, loss_of("dspt"))]
         doubt = min(1.0, found.noise_rate / found.noise_rate_error)
-        targets = torch.from_numpy(scratch(*found.probabilities.shape))
-        targets = torch.mul(torch.from_numpy(found.probabilities), doubt, out=targets).to(epoch.labels.device)
+        targets = torch.from_numpy(found.as_found()).mul_(doubt).to(epoch.labels.device)
         targets.scatter_add_(1, epoch.labels[:, None], torch.full_like(targets[:, :1], 1 - doubt))
         return [Phase(everything, targets, partial(losses.soft_cross_entropy, reduction="none"))]

@@ -90,6 +90,7 @@ class Answer(NamedTuple):
     text: np.ndarray | None
     likelihood: float
     start: str
+    trust: float
 
 
 class _Part(NamedTuple):
@@ -533,6 +534,7 @@ class Evidence:
             text=self._linear_text(text_weight),
             likelihood=model.likelihood,
             start=model.start if can_tell else "none",
+            trust=number,
         )
 
     def trust(self, model: _Model) -> float:

@@ -18,6 +18,7 @@ from dspt.internal.checks import as_array, check_unmasked, checked_labels, check
 from dspt.internal.errors import InputError
 from dspt.internal.scratch import scratch
 from dspt.internal.shards import BLOCK, Features, Shards
+from dspt.posterior.calibration import tempered
 from dspt.posterior.evidence import HEIGHT, Evidence
 from dspt.posterior.mixture import Mixture, most_likely
 
@@ -53,6 +54,8 @@ class Posterior:
         Mean log likelihood of the given labels, each judged without itself.
     start : str
         From where the answer was found: "labels", "mixed", "text", "renamed"; "none" if nothing can be told.
+    trust : float
+        What the log odds of a wrong label were multiplied with, so that `probabilities` are right as often as they say.
     """
 
     probabilities: np.ndarray = field(repr=False)
@@ -67,6 +70,7 @@ class Posterior:
     text: np.ndarray | None = field(repr=False)
     likelihood: float
     start: str
+    trust: float = 1.0
 
     @property
     def label_quality(self) -> np.ndarray:
@@ -78,6 +82,19 @@ class Posterior:
     def can_tell(self) -> bool:
         """Whether features or names tell anything about the labels."""
         return self.start != "none"
+
+    def as_found(self) -> np.ndarray:
+        """Return the probabilities (N, C) as the rounds left them: surer than they are right, to learn from.
+
+        A classifier averages over samples, so that what is too sure of one is outvoted by others; a label that is
+        believed by half keeps its half of every mistake.
+        """
+        q, labels = torch.from_numpy(self.probabilities), torch.from_numpy(self.labels)
+        found = scratch(*self.probabilities.shape)
+        for first in range(0, len(found), BLOCK):
+            rows = slice(first, first + BLOCK)
+            found[rows] = tempered(q[rows], labels[rows], 1 / self.trust).numpy()
+        return found
 
     def findings(self) -> dict[str, float]:
         """Return the noise rate and its error as a run keeps them."""
