@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from test_corrected import DROP, NAMES, audit_of, picture, pictures, relabel, state
 
 from dspt.data import open_dataset
+from dspt.data.items import written
 from dspt.internal.errors import InputError
 from dspt.review.corrected import write_manifest
 from dspt.review.decisions import KEEP, Decision
@@ -72,16 +74,19 @@ def test_label_issues_are_a_table_of_true_and_false(tmp_path):
 
 
 def fiftyone_reads(folder: Path, labels: str = "labels.json") -> dict[str, tuple[str | None, dict]]:
-    """Return the label of each file, as FiftyOne documents that it reads FiftyOneImageClassificationDataset.
+    """Return the label of each file, as the importer of FiftyOne 1.22.1 finds it when it is told the folder alone.
 
-    data.json has file names, which are known without their extensions; classes[target] is a label; None is none.
+    It goes on only if there is a folder data/. A key that is an absolute path is the file, to the letter; any other one
+    is looked up among the files in data/. classes[target] is a label; None is none.
     """
-    files = {os.path.splitext(k)[0]: v for k, v in json.loads((folder / "data.json").read_text()).items()}
+    assert (folder / "data").is_dir()
     content = json.loads((folder / labels).read_text())
     read = {}
-    for uuid, target in content["labels"].items():
+    for key, target in content["labels"].items():
+        assert os.path.isabs(key)
+        key.encode()  # its database takes no other text
         more = target if isinstance(target, dict) else {}
-        read[files[uuid]] = (None if target is None else content["classes"][target["label"]], more)
+        read[key] = (None if target is None else content["classes"][target["label"]], more)
     return read
 
 
@@ -97,15 +102,26 @@ def test_fiftyone_finds_labels_and_predictions_of_every_image(tmp_path):
     assert predictions[paths[1]][1]["attributes"]["is_label_issue"] is True
 
 
-@pytest.mark.parametrize("items", [["cat/a.png", "cat/a.jpg"], ["cat/a.png", "cat/a.png.jpg"], ["v1.0", "v1.1"]])
-def test_images_that_differ_in_their_extension_stay_apart(tmp_path, items):
-    audit = audit_of([0, 1], items=items)
-    paths = [str(tmp_path / "photos" / item) for item in items]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat/a.png", "cat/a.jpg"],
+        ["cat/a.png", "cat/a.png.jpg"],
+        ["v1.0", "v1.1"],
+        ["photos/cat/a.png", "cat/a.png"],
+        ["a, b/50% #1.png", "a, b/50%20?d=x.png"],
+        ["cat/tab\tx.png", "cat/a\\b.png"],
+        ["/elsewhere/a.png", "cat/a.png"],
+    ],
+)
+def test_fiftyone_is_told_each_image_whatever_it_is_called(tmp_path, names):
+    audit = audit_of([0, 1], items=list(map(written, names)))
+    paths = [str(tmp_path / "photos" / name) for name in names]
     decided = {0: Decision(KEEP, 0), 1: relabel(2)}
     export(audit, decided, tmp_path / "out", "fiftyone", paths)
     found = fiftyone_reads(tmp_path / "out")
     assert [found[path][0] for path in paths] == ["cat", "red_panda"]
-    assert read_corrections(tmp_path / "out" / "labels.json", audit) == decided
+    assert read_corrections(tmp_path / "out" / "labels.json", audit, paths) == decided
 
 
 # Out: Label Studio
@@ -132,6 +148,17 @@ def test_label_studio_has_a_task_for_each_image_the_likeliest_wrong_first(tmp_pa
     assert address.path == "/data/local-files/"
     assert "/" + parse_qs(address.query)["d"][0] == paths[0]
     assert by_item["dog/2.png"]["annotations"][0]["result"][0]["from_name"] == "sample"
+
+
+def test_label_studio_has_a_task_for_what_was_decided_before_the_last_refit_too(tmp_path):
+    audit = replace(found_audit(), decided=np.array([True, False, False, False, True]))
+    paths = pictures(audit, tmp_path / "photos")
+    decided = {0: relabel(1), 4: DROP}
+    export(audit, decided, tmp_path / "out", "label-studio", paths, accept=0.8)
+    tasks = json.loads((tmp_path / "out" / "tasks.json").read_text())
+    assert [task["data"]["item"] for task in tasks] == [audit.items[row] for row in (1, 3, 2, 0, 4)]
+    assert [bool(task["annotations"]) for task in tasks] == [False, False, False, True, True]
+    assert read_corrections(tmp_path / "out" / "tasks.json", audit) == decided
 
 
 def test_images_of_a_task_can_be_on_a_server(tmp_path):
@@ -226,15 +253,20 @@ def test_samples_without_files_go_to_cleanlab_alone(tmp_path, kind):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_whose_name_is_no_text_goes_out_too(tmp_path, kind):
+def test_a_file_whose_name_is_no_text_goes_out_too_where_it_is_taken(tmp_path, kind):
     audit = audit_of([0, 1], items=["cat/0.png", "dog/\\udcff.png"])
     paths = [picture(tmp_path / "photos" / "cat" / "0.png"), picture(tmp_path / "photos" / "dog" / "\udcff.png", 9)]
+    if kind == "fiftyone":
+        with pytest.raises(
+            InputError, match=r"/dog/\\xff\.png: FiftyOne takes no file whose name is no text; rename it"
+        ):
+            export(audit, {}, tmp_path / "out", kind, paths)
+        assert os.listdir(tmp_path) == ["photos"]
+        return
     export(audit, {1: Decision(KEEP, 1)}, tmp_path / "out", kind, paths)
     if kind == "huggingface":
         items = open_dataset(tmp_path / "out", test_fraction=0).train.items
         assert [bytes(item) for item in items] == [Path(path).read_bytes() for path in paths]
-    elif kind == "fiftyone":
-        assert set(fiftyone_reads(tmp_path / "out")) == set(paths)
     elif kind == "label-studio":
         assert read_corrections(tmp_path / "out" / "tasks.json", audit) == {1: Decision(KEEP, 1)}
 
@@ -269,8 +301,6 @@ def decided_audits(draw):
         row: DROP if label < 0 else Decision(KEEP, label) if label == labels[row] else relabel(label)
         for row, label in chosen.items()
     }
-    from dspt.data.items import written
-
     return audit_of(labels, names=names, items=list(map(written, items))), decisions
 
 
@@ -280,8 +310,9 @@ def decided_audits(draw):
 def test_what_goes_out_comes_back(tmp_path_factory, kind, file, case):
     audit, decisions = case
     out = tmp_path_factory.mktemp("there") / "out"
-    export(audit, decisions, out, kind, [f"/photos/{row}.png" for row in range(len(audit.items))])
-    assert read_corrections(out / file, audit) == decisions
+    paths = [f"/photos/{row}.png" for row in range(len(audit.items))]
+    export(audit, decisions, out, kind, paths)
+    assert read_corrections(out / file, audit, paths) == decisions
 
 
 def test_what_was_accepted_does_not_come_back_as_a_decision(tmp_path):
@@ -489,6 +520,50 @@ def test_an_export_of_label_studio(tmp_path):
     assert read(tmp_path, tasks, name="export.json") == {0: relabel(1), 2: DROP, 4: Decision(KEEP, 2)}
 
 
+# As Label Studio 1.23.2 exports all tasks, but for skipped ones: one that was labelled, one that removes and keeps what
+# was chosen, one that only removes, one that was submitted empty, and one that nobody has seen.
+CHOSEN = [
+    ("cat/0.png", 10, "dog", ""),
+    ("cat/1.png", 11, "cat", "remove"),
+    ("dog/2.png", 12, "", "remove"),
+    ("dog/3.png", 13, "", ""),
+    ("red_panda/4.png", None, "", ""),
+]
+
+
+def about_task(item: str) -> dict:
+    image = f"/data/local-files/?d=my%20photos/{item}"
+    return {"image": image, "item": item, "given_label": item.partition("/")[0], "label_quality": 0.0687553659081459}
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize("columns", [("label", "sample"), ("label",), ("sample",)])
+def test_a_table_of_label_studio_removes_nothing_that_nobody_has_seen(tmp_path, columns, separator):
+    # A column that nothing was chosen in is not there.
+    header = ["annotation_id", "annotator", "given_label", "id", "image", "item", *columns, "lead_time"]
+    with open(tmp_path / "theirs.csv", "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, header, delimiter=separator, quoting=csv.QUOTE_NONNUMERIC, extrasaction="ignore")
+        table.writeheader()
+        for item, number, label, sample in CHOSEN:
+            shown = "" if number is None else number
+            table.writerow({**about_task(item), "id": 58, "annotation_id": shown, "label": label, "sample": sample})
+    name = "theirs.csv" if separator == "," else "theirs.tsv"
+    (tmp_path / "theirs.csv").rename(tmp_path / name)
+    removed = {1: DROP, 2: DROP} if "sample" in columns else {1: Decision(KEEP, 0)}
+    expected = removed | ({0: relabel(1)} if "label" in columns else {})
+    assert read_corrections(tmp_path / name, found_audit()) == expected
+
+
+def test_a_short_json_of_label_studio(tmp_path):
+    tasks = [
+        {**about_task(item), "id": 58, "annotator": 1, "annotation_id": number}
+        | ({"label": label} if label else {})
+        | ({"sample": sample} if sample else {})
+        for item, number, label, sample in CHOSEN
+    ]
+    assert read(tmp_path, tasks, name="min.json") == {0: relabel(1), 1: DROP, 2: DROP}
+
+
 def test_two_annotators_who_disagree_are_named(tmp_path):
     tasks = [task("https://host/a/cat/0.png", annotation("dog"), annotation("cat"))]
     with pytest.raises(InputError, match=r"'cat/0\.png' is 'dog' at task 3 and 'cat' at task 3; keep one of them"):
@@ -513,3 +588,22 @@ def test_a_labels_file_of_fiftyone_has_the_labels_that_changed(tmp_path):
         },
     }
     assert read(tmp_path, content, name="labels.json") == {0: relabel(1), 2: relabel(2), 3: DROP}
+
+
+def test_fiftyone_names_samples_as_it_was_told_to(tmp_path):
+    """What FiftyOne 1.22.1 exports with abs_paths, with rel_dir, and with neither."""
+    items = ["cat/cat/a b.png", "cat/a b.png", "cat/tab\\tx.png", "cat/n#1.png"]
+    audit = audit_of([0, 0, 0, 0], items=items)
+    paths = [f"/photos/cat/{name}" for name in ("cat/cat/a b.png", "cat/a b.png", "cat/tab\tx.png", "cat/n#1.png")]
+    expected = {1: relabel(1), 2: relabel(2), 3: DROP}
+    targets = ["cat", "dog", {"label": "red_panda", "attributes": {"decided_by": "given", "given_label": "cat"}}, None]
+
+    def said(names):
+        path = tmp_path / "labels.json"
+        path.write_text(json.dumps({"classes": None, "labels": dict(zip(names, targets, strict=True))}))
+        return read_corrections(path, audit, paths)
+
+    assert said(paths) == expected
+    assert said(["cat/cat/a b", "cat/a b", "cat/tab\tx", "cat/n#1"]) == expected
+    with pytest.raises(InputError, match="'a b' at sample 'a b' is more than one sample of photos"):
+        said(["a b", "a b-2", "tab\tx", "n#1"])

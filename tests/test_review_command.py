@@ -65,6 +65,25 @@ def test_corrections_of_others_are_taken(dspt, report, tmp_path):
     assert (found["dog/3.png"], found["cat/0.png"]) == ("cat", "red_panda")
 
 
+def test_labels_of_fiftyone_come_back_to_the_file_they_were_given(dspt, photos, clip, tmp_path):
+    # The path of cat/0.png ends as the name of the other one, cat/cat/0.png.
+    root = tmp_path / "cat"
+    photos.rename(root)
+    (root / "cat" / "cat").mkdir()
+    (root / "dog" / "1.png").rename(root / "cat" / "cat" / "0.png")
+    assert dspt("audit", root, "--model", clip, "--out", "report", "-q")[0] == 0
+    assert dspt("review", "report", "--export", "out", "--format", "fiftyone")[0] == 0
+    content = json.loads((tmp_path / "out" / "labels.json").read_text())
+    content["labels"][str(root / "cat" / "0.png")] = content["classes"].index("dog")
+    (tmp_path / "theirs.json").write_text(json.dumps(content))
+    status, output, errors = dspt("review", "report", "--import", "theirs.json", "--export", "corrected.csv", "--json")
+    assert (status, errors, json.loads(output)["imported"]) == (0, "", 1)
+    found = open_dataset(tmp_path / "corrected.csv", test_fraction=0)
+    labels = dict(zip(map(str, found.train.items), found.train.labels, strict=True))
+    changed = [labels[str(root / name)] for name in ("cat/0.png", "cat/cat/0.png")]
+    assert [found.class_names[label] for label in changed] == ["dog", "cat"]
+
+
 def test_proposals_that_are_sure_can_be_taken(dspt, tmp_path):
     random = np.random.default_rng(0)
     true = np.arange(200) % 4

@@ -24,7 +24,7 @@ from dspt.data.tabular import Wanted, open_table, quoted
 from dspt.internal.checks import is_integer, is_text
 from dspt.internal.errors import InputError
 from dspt.internal.files import check_regular, parse_json, replacing, write_csv, write_json, write_text
-from dspt.internal.names import from_spreadsheet_cell, matched
+from dspt.internal.names import from_spreadsheet_cell, matched, printable
 from dspt.review.corrected import (
     ACCEPTED,
     GIVEN,
@@ -44,6 +44,10 @@ LOCAL_FILES = "/data/local-files/?d="
 # What the labelling page of Label Studio calls the image, the class, and what else becomes of a sample.
 _IMAGE, _LABEL, _SAMPLE = "image", "label", "sample"
 _NAMED_BY = ("item", "path", "index")
+
+# What its tables have and nobody else's: empty for a task without an annotation.
+_ANNOTATION = "annotation_id"
+
 _FORMS = (
     "expected a table with the columns item (or path, or index) and label, the JSON of Label Studio, or FiftyOne's "
     "labels.json"
@@ -59,8 +63,8 @@ class _Columns(Wanted):
 
 _TABLE = _Columns(
     needed=(),
-    optional=(*_NAMED_BY, "label", "given_label", "decided_by"),
-    numbers=("label", "given_label", "index"),
+    optional=(*_NAMED_BY, "label", "given_label", "decided_by", _SAMPLE, _ANNOTATION),
+    numbers=("label", "given_label", "index", _SAMPLE, _ANNOTATION),
     each="each corrected sample",
 )
 
@@ -87,8 +91,8 @@ def export(
 
         - "cleanlab": labels.npy, pred_probs.npy, label_issues.csv and class_names.txt, a row a sample, as cleanlab's
           functions take them; labels are the given ones.
-        - "fiftyone": labels.json and predictions.json, as FiftyOneImageClassificationDataset has them, with data.json
-          that leads to the images; removed samples have no label.
+        - "fiftyone": labels.json and predictions.json, as FiftyOneImageClassificationDataset has them, by the absolute
+          paths of the images; removed samples have no label.
         - "label-studio": tasks.json to import, those first that are most likely wrong, and config.xml for the page of
           the project. What was decided is an annotation, what was found a prediction.
         - "huggingface": a dataset as `save_to_disk` writes it, with the columns image, label, given_label and
@@ -143,13 +147,12 @@ def _cleanlab(found: _Found, folder: Path) -> None:
 def _fiftyone(found: _Found, folder: Path) -> None:
     audit, names, quality = found.audit, found.names, found.audit.label_quality
     proposed, _ = audit.ranked
-    stems = [os.path.splitext(item)[0] for item in audit.items]
-    # A sample is known by its path without the extension there: two may differ in that alone.
-    keys = stems if len({*stems, *audit.items}) == 2 * len(stems) else list(audit.items)
-    images, truth, predictions = {}, {}, {}
-    for row, key in enumerate(keys):
-        file, label = os.path.abspath(found.files[row]), int(found.labels[row])
-        images[f"{key}{os.path.splitext(file)[1] or '.image'}"] = file
+    truth, predictions = {}, {}
+    for row, file in enumerate(found.files):
+        # Whatever is no absolute path loses its extension there, and a backslash becomes a slash.
+        key, label = os.path.abspath(file), int(found.labels[row])
+        if not is_text(key):
+            raise InputError(f"{printable(key)}: FiftyOne takes no file whose name is no text; rename it")
         about = {"given_label": names[audit.labels[row]], "decided_by": found.sources[row]}
         truth[key] = None if label < 0 else {"label": label, "attributes": about}
         predictions[key] = {
@@ -160,7 +163,7 @@ def _fiftyone(found: _Found, folder: Path) -> None:
                 "label_quality": float(quality[row]),
             },
         }
-    write_json(folder / "data.json", images)
+    (folder / "data").mkdir()  # it is asked for, though no image is looked for in it
     write_json(folder / "labels.json", {"classes": names, "labels": truth})
     write_json(folder / "predictions.json", {"classes": names, "labels": predictions})
 
@@ -186,7 +189,9 @@ def _label_studio(found: _Found, folder: Path) -> None:
         decided = [{"result": choice(_SAMPLE, REMOVE) if label < 0 else choice(_LABEL, names[label])}]
         return {"data": about, "predictions": [made], "annotations": decided if row in found.decisions else []}
 
-    write_json(folder / "tasks.json", [task(row) for row in audit.looks(len(audit.labels)).tolist()])
+    looks = audit.looks(len(audit.labels))
+    decided_last = [*looks.tolist(), *np.setdiff1d(np.arange(len(audit.labels)), looks).tolist()]
+    write_json(folder / "tasks.json", [task(row) for row in decided_last])
     choices = "".join(f"    <Choice value={quoteattr(name)}/>\n" for name in names)
     write_text(
         folder / "config.xml",
@@ -260,7 +265,7 @@ class _Said:
     given: str | None = None
 
 
-def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
+def read_corrections(path: Path | str, audit: Audit, paths: Sequence[str | None] | None = None) -> dict[int, Decision]:
     """Return what people have decided elsewhere, by row of the audit.
 
     Parameters
@@ -274,12 +279,15 @@ def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
         - a manifest of corrected labels, which is such a table with the columns given_label and decided_by. It has all
           samples, so that a label is a decision if it says that a person made it, or if it was changed since; samples
           that it does not have are not decided;
-        - the JSON that Label Studio exports; skipped tasks are not decided;
+        - the JSON, JSON-MIN, CSV or TSV that Label Studio exports; tasks that were skipped or left empty are not
+          decided;
         - a labels.json of FiftyOne. It has all samples, so that a label which is the given one is no decision, unless
           it says that a person made it; a sample without a label is removed.
 
         A path may have more folders before the item, the same for all.
     audit : Audit
+    paths : sequence of str or None, optional
+        The absolute path of each sample's file; a sample that is named by it is that one, whatever else it may mean.
 
     Returns
     -------
@@ -300,7 +308,7 @@ def read_corrections(path: Path | str, audit: Audit) -> dict[int, Decision]:
     if counted_from_0:
         rows, labels = _by_index(path, audit, said)
     else:
-        rows = _by_name(path, audit, said, stems=isinstance(content, dict))
+        rows = _by_name(path, audit, said, paths or (), stems=isinstance(content, dict))
         labels = _classes(path, audit, said)
     proposed, _ = audit.ranked
     classes = _numbers(audit, [one.given for one in said])
@@ -345,19 +353,29 @@ def _table(path: Path) -> tuple[list[_Said], bool]:
     is_text = path.suffix.lower() not in (".jsonl", ".parquet", ".xlsx")
     said = []
     with open_table(path, _TABLE) as table:
-        by = next((name for name in _NAMED_BY if name in table.columns), None)
-        if by is None or "label" not in table.columns:
-            missing = ["item, path or index"] * (by is None) + ["label"] * ("label" not in table.columns)
+        at = {name: i for i, name in enumerate(table.columns)}
+        by = next((name for name in _NAMED_BY if name in at), None)
+        of_tasks = _ANNOTATION in at
+        labelled = _LABEL in at or (of_tasks and _SAMPLE in at)
+        if by is None or not labelled:
+            missing = ["item, path or index"] * (by is None) + ["label"] * (not labelled)
             raise InputError(f"{path}: has no column {' and no column '.join(missing)}; {_FORMS}")
-        ours = {"given_label", "decided_by"} <= {*table.columns}
-        at = [table.columns.index(name) for name in (by, "label", *("given_label", "decided_by") * ours)]
+        ours = {"given_label", "decided_by"} <= {*at}
         for number, cells in table.rows:
             place = f"{table.unit} {number}"
             if isinstance(cells, str):
                 raise InputError(f"{path}: {place} cannot be used, {cells}; correct it")
-            name, label, *more = (from_spreadsheet_cell(cells[i]) if is_text else cells[i] for i in at)
-            given, decided_by = map(str.strip, more) if ours else (None, PERSON)
-            said.append(_Said(name, label.strip() or None, place, decided_by, given))
+            if is_text:
+                cells = list(map(from_spreadsheet_cell, cells))
+            label = cells[at[_LABEL]].strip() if _LABEL in at else ""
+            if of_tasks:
+                removed = _SAMPLE in at and cells[at[_SAMPLE]].strip() == REMOVE
+                if not (label or removed):
+                    continue
+                label = "" if removed else label
+            given = cells[at["given_label"]].strip() if ours else None
+            decided_by = cells[at["decided_by"]].strip() if ours else PERSON
+            said.append(_Said(cells[at[by]], label or None, place, decided_by, given))
     return said, by == "index"
 
 
@@ -367,6 +385,10 @@ def _tasks(path: Path, tasks: Any) -> Iterator[_Said]:
         task = task if isinstance(task, dict) else {}
         place = f"task {task.get('id', number)}"
         about, annotations = task.get("data"), task.get("annotations", [])
+        if about is None and _ANNOTATION in task:  # JSON-MIN: the data, and what was chosen by its name
+            chosen = [(name, task[name]) for name in (_LABEL, _SAMPLE) if task.get(name)]
+            results = [{"from_name": name, "value": {"choices": [choice]}} for name, choice in chosen]
+            about, annotations = task, [{"result": results}]
         if not isinstance(about, dict) or not isinstance(annotations, list):
             raise InputError(f"{path}: {place} is none of Label Studio's; {_FORMS}")
         name = about.get("item") or _served(about.get(_IMAGE))
@@ -421,11 +443,12 @@ def _labels(path: Path, content: Any) -> Iterator[_Said]:
             raise InputError(
                 f"{path}: sample {quoted(name)} has {quoted(str(label))}, which is not one class; correct it"
             )
-        yield _Said(name, label, f"sample {quoted(name)}", by)
+        yield _Said(written(name), label, f"sample {quoted(name)}", by)
 
 
-def _by_name(path: Path, audit: Audit, said: Sequence[_Said], stems: bool) -> list[int]:
+def _by_name(path: Path, audit: Audit, said: Sequence[_Said], paths: Sequence[str | None], stems: bool) -> list[int]:
     """Return the row of each sample that is named, with `stems` also by its path without the extension."""
+    files = _only_once("" if file is None else written(os.path.abspath(file)) for file in paths)
     known = [_only_once(audit.items)]
     if stems:
         without = [posixpath.splitext(item)[0] for item in audit.items]
@@ -434,6 +457,9 @@ def _by_name(path: Path, audit: Audit, said: Sequence[_Said], stems: bool) -> li
     folders: dict[str, str] = {}
     rows = []
     for one in said:
+        if one.name and (row := files.get(one.name, -1)) >= 0:
+            rows.append(row)
+            continue
         row, folder = next(_found(one.name, known), (-2, ""))
         if row < 0:
             what = "is no sample" if row == -2 else "is more than one sample"

@@ -168,7 +168,7 @@ def take(out: Path, path: Path, audit: Audit) -> int:
     """
     before = decided(out, audit)
     # What was exported may have had proposals that follow from earlier decisions.
-    corrections = read_corrections(path, refit(out, before, audit) if before else audit)
+    corrections = read_corrections(path, refit(out, before, audit) if before else audit, folder.load_paths(out))
     if corrections:
         with Decisions(out / folder.DECISIONS, audit.items, audit.class_names) as decisions:
             decisions.take(corrections)
