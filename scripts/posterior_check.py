@@ -4,7 +4,8 @@ For each feature file, noise and seed: the estimated share of wrong labels with 
 AUROC of the wrong labels found, the share of labels restored, the accuracy of the posterior's own classifier on the
 test set, seconds; one line of JSON each, so that the script can be stopped and started. At the end a table, in how many
 trials the truth lies within two stated errors, and with `--pictures FOLDER` two pictures: estimated against true rates,
-and a reliability diagram. `--no-text` leaves the class names out.
+and a reliability diagram. `--no-text` leaves the class names out. `--tail 0.02` makes a long tail of each set: classes,
+in an order of the seed, keep from all of their samples down to that share of them, at least one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dspt.config import Config
 from dspt.data import open_dataset
 from dspt.experiments import words
 from dspt.experiments.collect import paper_name
+from dspt.internal.seeds import Stream
 
 NOISES = (
     *("none", "sym:0.1", "sym:0.4", "sym:0.8", "pair:0.2", "pair:0.4", "pair:0.8", "near:0.2", "near:0.4"),
@@ -31,9 +33,25 @@ NOISES = (
 BINS = np.linspace(0, 1, 11)
 
 
-def trial(data: Any, text: np.ndarray, scale: float, spec: str, seed: int, with_text: bool) -> dict[str, Any]:
+def long_tail(true: np.ndarray, classes: int, least: float, seed: int) -> np.ndarray:
+    """Return the rows that are kept: of each class the fewer, the later it comes in a random order; at least one."""
+    random = Stream(seed, "posterior check", "tail")
+    kept = []
+    for place, k in enumerate(random.permutation(classes)):
+        own = np.flatnonzero(true == k)
+        share = least ** (place / max(1, classes - 1))
+        kept.append(own[random.permutation(len(own))[: max(1, int(share * len(own)))]])
+    return np.sort(np.concatenate(kept))
+
+
+def trial(
+    data: Any, text: np.ndarray, scale: float, spec: str, seed: int, with_text: bool, tail: float
+) -> dict[str, Any]:
     """Return the figures of one trial."""
     x, true = np.asarray(data.train.items), data.train.best_labels
+    if tail < 1:
+        rows = long_tail(true, len(text), tail, seed)
+        x, true = x[rows], true[rows]
     given = noise.parse(spec).apply(true, len(data.class_names), seed, x, text)
     started = time.monotonic()
     found = label_posterior(x, given, scale * x @ text.T if with_text else None, num_classes=len(text))
@@ -48,6 +66,7 @@ def trial(data: Any, text: np.ndarray, scale: float, spec: str, seed: int, with_
         "text": with_text,
         "noise": spec,
         "seed": seed,
+        "tail": tail,
         "true": float(wrong.mean()),
         "rate": found.noise_rate,
         "error": found.noise_rate_error,
@@ -166,19 +185,22 @@ def main() -> None:
     parser.add_argument("--noises", nargs="+", default=list(NOISES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--no-text", action="store_true")
+    parser.add_argument("--tail", type=float, default=1.0)
     parser.add_argument("--pictures", type=Path)
     asked = parser.parse_args()
     tower = learners.open_text_tower(Config(model=asked.model))
     lines = asked.out.read_text().splitlines() if asked.out.exists() else []
-    there = {(one["data"], one["text"], one["noise"], one["seed"]): one for one in map(json.loads, lines)}
+    told = ("data", "text", "noise", "seed", "tail")
+    there = {tuple(one[name] for name in told): one for one in map(json.loads, lines)}
     trials = []
     for data in map(open_dataset, asked.data):
         text = learners.zero_shot_prototypes(tower, data.class_names, Config.template).numpy()
         for spec in asked.noises:
             for seed in asked.seeds:
-                key = (data.name, not asked.no_text, spec, seed)
+                key = (data.name, not asked.no_text, spec, seed, asked.tail)
                 if key not in there:
-                    there[key] = trial(data, text, tower.checkpoint.logit_scale, spec, seed, not asked.no_text)
+                    scale = tower.checkpoint.logit_scale
+                    there[key] = trial(data, text, scale, spec, seed, not asked.no_text, asked.tail)
                     with asked.out.open("a") as file:
                         file.write(json.dumps(there[key]) + "\n")
                 trials.append(there[key])
