@@ -70,6 +70,8 @@ ABOUT_AS_OFTEN = 0.75
 _WEIGHED = 8192
 # Entries of (rows, classes) that are computed at once.
 _ENTRIES = 2**21
+# Samples that are taken together where precision is double.
+_AT_ONCE_IN_DOUBLE = 1024
 # Numbers beyond this cannot be squared and added in single precision.
 _LARGEST = 1e15
 # Zero-shot logits are brought to this height of the highest above the mean, about that of CLIP's own.
@@ -596,21 +598,36 @@ class Evidence:
         """Return the zero-shot logits as a linear function of features, if they are one."""
         if not weight or self.z is None:
             return None
-        rows = self.weighed
-        x = np.column_stack([np.asarray(self.x[rows], dtype=np.float64), np.ones(len(rows))])
-        z = np.asarray(self.z[rows], dtype=np.float64)
-        learnt = np.arange(len(rows)) % 5 > 0
-        found = _least_squares(x[learnt], z[learnt])
         # Judged by others: as many numbers as samples fit anything.
-        rest = np.square(z - x @ found)[~learnt].sum() / max(1e-12, np.square(z - z.mean(0))[~learnt].sum())
-        return _least_squares(x, z).astype(np.float32) if rest < 1e-3 else None
+        judged = np.arange(len(self.weighed)) % 5 == 0
+        learnt = self._text_products(self.weighed[~judged])
+        x, z = self._features_and_text(self.weighed[judged])
+        rest = np.square(z - x @ _least_squares(*learnt)).sum() / max(1e-12, np.square(z - z.mean(0)).sum())
+        if rest >= 1e-3:
+            return None
+        return _least_squares(learnt[0] + x.T @ x, learnt[1] + x.T @ z).astype(np.float32)
+
+    def _features_and_text(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return features of some samples with a column of ones, and their zero-shot logits, in double precision."""
+        assert self.z is not None
+        x = np.ones((len(rows), self.width + 1))
+        x[:, :-1] = self.x[rows]
+        return x, np.asarray(self.z[rows], dtype=np.float64)
+
+    def _text_products(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the products of features with each other and with the zero-shot logits, summed over some samples."""
+        gram, cross = np.zeros((self.width + 1, self.width + 1)), np.zeros((self.width + 1, self.classes))
+        for first in range(0, len(rows), _AT_ONCE_IN_DOUBLE):
+            x, z = self._features_and_text(rows[first : first + _AT_ONCE_IN_DOUBLE])
+            gram += x.T @ x
+            cross += x.T @ z
+        return gram, cross
 
 
-def _least_squares(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Return the linear function of x (n, D) that is nearest to z (n, C)."""
-    gram = x.T @ x
-    gram.flat[:: len(gram) + 1] += 1e-9 * np.trace(gram) / len(gram)
-    found: np.ndarray = np.linalg.solve(gram, x.T @ z)
+def _least_squares(gram: np.ndarray, cross: np.ndarray) -> np.ndarray:
+    """Return the linear function (D, C) of x that is nearest to z, from the products of x with itself and with z."""
+    gram = gram + np.diag(np.full(len(gram), 1e-9 * np.trace(gram) / len(gram)))
+    found: np.ndarray = np.linalg.solve(gram, cross)
     return found
 
 
