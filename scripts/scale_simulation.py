@@ -154,7 +154,7 @@ def posterior(n: int) -> tuple[float, float]:
     """Return how many passes over the features the posterior of n samples makes, and the seconds of a core it takes."""
     import torch
 
-    from dspt.posterior import evidence, label_posterior
+    from dspt.posterior import label_posterior, samples
 
     random = np.random.default_rng(0)
     classes, width = 100, 512
@@ -163,16 +163,16 @@ def posterior(n: int) -> tuple[float, float]:
     x = means[labels] + random.standard_normal((n, width), dtype=np.float32)
     given = np.where(random.random(n) < 0.3, random.integers(0, classes, n), labels)
     rows, calls = [0], 2  # it is worked twice
-    features = evidence.Evidence.features
+    features = samples.Samples.features
 
-    def noted(self: evidence.Evidence, part: slice | np.ndarray) -> torch.Tensor:
+    def noted(self: samples.Samples, part: slice | np.ndarray) -> torch.Tensor:
         found = features(self, part)
         rows[0] += len(found)
         return found
 
-    evidence.Evidence.features = noted  # type: ignore[method-assign]
+    samples.Samples.features = noted  # type: ignore[method-assign]
     _, seconds = _worked(lambda: label_posterior(x, given))
-    evidence.Evidence.features = features  # type: ignore[method-assign]
+    samples.Samples.features = features  # type: ignore[method-assign]
     return rows[0] / calls / n + 1, seconds  # and one pass for mean and scale, which looks at the rows themselves
 
 
@@ -279,8 +279,8 @@ def encoding(folder: Path, workers: int) -> Took:
     """Return what `dspt encode` takes for a folder of images with so many workers, once these have begun."""
     from dspt.config import Config
     from dspt.data import open_dataset
-    from dspt.engine.encoding import spreading
     from dspt.engine.processes import Processes
+    from dspt.engine.spreading import spreading
     from dspt.features import packs
     from dspt.internal.progress import Reporter
     from dspt.workflows.encode import encode

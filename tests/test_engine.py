@@ -25,8 +25,9 @@ from problems import QUIET, finished_run, told
 from dspt.backbone.image import ImageTower
 from dspt.config import Config
 from dspt.data import open_dataset
-from dspt.engine import attempt, encoding, local, many, processes, status, sweep, tally
+from dspt.engine import attempt, local, many, processes, status, sweep, tally
 from dspt.engine.job import Job, Queue
+from dspt.engine.spreading import spreading
 from dspt.engine.team import Gone
 from dspt.features import packs, shards
 from dspt.internal import threads
@@ -248,7 +249,7 @@ class TestEncoding:
             return answer
 
         monkeypatch.setattr(processes._Worker, "give", deadly)
-        with encoding.spreading(lambda: processes.Processes(2), said) as spread:
+        with spreading(lambda: processes.Processes(2), said) as spread:
             assert encoded("two", spread)["encoded"] == 18  # of 19, since one is a copy
         assert said.lines == ["4 images from 0 on: its worker process died (SIGKILL); it is tried once more"]
         assert encoded("one")["encoded"] == 18

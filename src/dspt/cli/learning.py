@@ -232,7 +232,7 @@ def encode(
     from contextlib import nullcontext
 
     from dspt.data import open_dataset
-    from dspt.engine.encoding import spreading
+    from dspt.engine.spreading import spreading
     from dspt.workflows import encode as encoding
 
     check_engine(engine, jobs, address)

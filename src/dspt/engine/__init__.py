@@ -6,7 +6,7 @@
 - many.py: does several jobs at a time with a team
 - local.py: does jobs on this machine, in this process or in several (processes.py)
 - cluster.py: does jobs on Ray, on this machine or on many
-- encoding.py: images encoded by a team
+- spreading.py: work on parts that a team does: encoding images, passes over rows
 - sweep.py: the plan of many jobs, beside their runs
 - status.py: how far runs are, asked of their folders
 - tally.py: says what became of each, and what is left of the whole

@@ -9,6 +9,5 @@
 """
 
 from dspt.features.encoder import BadImages, Encoder, default_cache, embed, encode, stream
-from dspt.features.shards import Spread
 
-__all__ = ["BadImages", "Encoder", "Spread", "default_cache", "embed", "encode", "stream"]
+__all__ = ["BadImages", "Encoder", "default_cache", "embed", "encode", "stream"]

@@ -28,11 +28,12 @@ from dspt.data.dataset import Items, are_features
 from dspt.features import contents, packs, shards
 from dspt.features.decoding import Decoder, Look, use_processes
 from dspt.features.feeder import Feeder, Shard
-from dspt.features.shards import Recipe, Spread
+from dspt.features.shards import Recipe
 from dspt.internal.errors import Fault, InputError, summary
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
 from dspt.internal.shards import Features
+from dspt.internal.workers import Spread
 
 if TYPE_CHECKING:
     from dspt.backbone.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ bits with the same number of threads. Only an image that cannot be read makes on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
@@ -23,6 +23,8 @@ from dspt.features import contents, packs
 from dspt.features.decoding import Decoder, Look, Seen
 from dspt.features.feeder import Feeder, Shard
 from dspt.internal.errors import Fault, InputError
+from dspt.internal.rounding import counted
+from dspt.internal.workers import Spread
 
 
 class Part(NamedTuple):
@@ -31,6 +33,9 @@ class Part(NamedTuple):
     positions: list[int]
     items: list[Any]
     start: int
+
+    def __str__(self) -> str:
+        return f"{counted(len(self.positions), 'image')} from {self.positions[0]} on"
 
 
 class Encoded(NamedTuple):
@@ -43,9 +48,6 @@ class Encoded(NamedTuple):
 
 # How many workers are to have images, where there are not enough of these for whole shards.
 _WORKERS = 64
-
-# Does a piece of work with each part, in any process and in any order, and yields the part with what came of it.
-Spread = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[tuple[Part, Any]]]
 
 
 @dataclass(frozen=True)

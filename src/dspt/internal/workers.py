@@ -1,4 +1,4 @@
-"""Worker processes: how they are started, and how they end."""
+"""Worker processes: what has them work, how they are started, and how they end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+# Does a piece of work with each part, in any process and in any order, and yields the part with what came of it. Work
+# and parts can be pickled; the text of a part is what a person calls it.
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[tuple[Any, Any]]]
 
 # Both go to the whole group of processes; the first one ends its workers itself.
 _STOPS = (signal.SIGINT, signal.SIGTERM)

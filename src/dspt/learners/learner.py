@@ -23,13 +23,14 @@ from dspt.backbone.text import TextTower
 from dspt.config import Config, Settings
 from dspt.data import Split
 from dspt.data.dataset import are_features
-from dspt.features import Encoder, Spread
+from dspt.features import Encoder
 from dspt.internal.device import find_device, sent
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, Shards
+from dspt.internal.workers import Spread
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient

@@ -10,9 +10,10 @@ from dspt import learners
 from dspt.backbone.checkpoint import open_checkpoint
 from dspt.config import Config
 from dspt.data import Dataset
-from dspt.features import Spread, default_cache
+from dspt.features import default_cache
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
+from dspt.internal.workers import Spread
 from dspt.workflows.train import say_notes, told_skipped
 
 
