@@ -15,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 import dspt
 from dspt.internal.errors import InputError
-from dspt.posterior import evidence, label_posterior, noise_rate
+from dspt.internal.passes import passes
+from dspt.posterior import evidence, label_posterior, noise_rate, samples
 from dspt.posterior.discriminant import Sums, combined, discriminants
 from dspt.posterior.mixture import Mixture, most_likely, probabilities
 from dspt.posterior.transition import Anchors, anchor_rows, estimate_transition, log_shares, uniform_transition
@@ -321,7 +322,7 @@ class TestWhatIsFound:
         labels = dspt.corrupt(true, CLASSES, rate=0.4)
         whole = label_posterior(x, labels, z)
         np.save(tmp_path / "x.npy", x)
-        monkeypatch.setattr(evidence, "_ENTRIES", 40 * WIDTH)
+        monkeypatch.setattr(samples, "_ENTRIES", 40 * WIDTH)
         parts = label_posterior(np.load(tmp_path / "x.npy", mmap_mode="r"), labels, z)
         # Weights are sought until they gain next to nothing: rounding may end that a step earlier.
         np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=5e-3)
@@ -330,7 +331,9 @@ class TestWhatIsFound:
         x, true, _ = clouds()
         other = true.copy()
         other[7] = (true[7] + 1) % CLASSES
-        one, two = (evidence.Evidence(x, labels, None, CLASSES, np.full(len(x), -1), 1) for labels in (true, other))
+        nobody = np.full(len(x), -1)
+        with passes(len(x)) as each:
+            one, two = (evidence.Evidence(each, x, y, None, CLASSES, nobody, 1) for y in (true, other))
         fold = one.fold[7]
         pairs = [[discriminants(each, [0.1])[0] for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)

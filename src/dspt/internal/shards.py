@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,11 @@ class Shards:
         if self._rows is not None or other._rows is not None:
             rows = np.concatenate([self._all_rows(), other._all_rows() + self._ends[-1]])
         return Shards([*self._parts, *other._parts], lengths, rows)
+
+    def kept(self, keep: Callable[[np.ndarray], np.ndarray]) -> Shards:
+        """Return the same rows of parts that `keep` has put elsewhere, and their numbers and lengths with them."""
+        lengths, rows = (None if each is None else keep(each) for each in (self._lengths, self._rows))
+        return Shards([keep(part) for part in self._parts], lengths, rows)
 
     def _places(self, index: np.ndarray) -> np.ndarray:
         """Return where in the parts rows lie, by their numbers or by a mask of all."""

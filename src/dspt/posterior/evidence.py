@@ -4,16 +4,15 @@ g1 and g2 are discriminants of the features, with little and with much added to 
 nine tenths of the samples: no label vouches for itself. z are the zero-shot logits. The weights a1, a2 and b make the
 given labels most likely under the transition T, which is read off anchor points. Features and names of no use get no
 weight. From a start, a few rounds of this; the round and the start that make the labels most likely, each judged
-without itself, are the answer.
+without itself, are the answer. What is computed from rows is in `samples`; what is made of it, here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +20,16 @@ import torch
 from torch import Tensor
 
 from dspt.internal.errors import InputError
-from dspt.internal.scratch import scratch
+from dspt.internal.passes import Passes, added, all_added, joined
+from dspt.internal.scratch import whole_of
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features
-from dspt.posterior.calibration import drawn, tempered, trust
+from dspt.posterior.calibration import trust
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
 from dspt.posterior.naming import Naming, naming
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
+from dspt.posterior.samples import Classifiers, ClassSums, Look, Samples, Told, at_once, normalised
 from dspt.posterior.transition import (
     ANCHORS,
     Anchors,
@@ -68,8 +69,6 @@ SUREST = 0.1
 ABOUT_AS_OFTEN = 0.75
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
-# Entries of (rows, classes) that are computed at once.
-_ENTRIES = 2**21
 # Samples that are taken together where precision is double.
 _AT_ONCE_IN_DOUBLE = 1024
 # Numbers beyond this cannot be squared and added in single precision.
@@ -107,21 +106,11 @@ class _Model:
     """What a round has found out: everything that the probabilities of a sample depend on."""
 
     likelihood: float
-    weights: Tensor  # (FOLDS, D, C), for the samples of each fold
-    bias: Tensor  # (FOLDS, C)
-    mixture: Mixture  # of the discriminants and the text
+    classifiers: Classifiers
     transition: Transition
     rate: float  # mean probability that a label is wrong
     contradicted: float  # share of labels that are not what the image is predicted as
     start: str = ""
-
-
-class _Look(NamedTuple):
-    """What a classifier that has not seen a sample's label makes of it; p is in the buffer."""
-
-    predicted: np.ndarray  # (N,) the class it is most probably
-    sureness: np.ndarray  # (N,) how probable that is
-    likeness: Tensor  # (C, C) how probable other classes are where one is predicted; rows sum to 1
 
 
 class _Path(NamedTuple):
@@ -132,14 +121,38 @@ class _Path(NamedTuple):
 
 
 class Evidence:
-    """Features, given labels and zero-shot logits, read in parts; all sums over them are made here."""
+    """What all samples together say, by sums over them.
+
+    Parameters
+    ----------
+    passes : Passes
+        Does the work on ranges of rows.
+    x : array of shape (N, D)
+        Features.
+    labels : int64 array of shape (N,)
+        Given labels.
+    z : array of shape (N, C), optional
+        Zero-shot logits.
+    classes : int
+        C.
+    known : int64 array of shape (N,)
+        The true class where somebody has looked, -1 elsewhere.
+    seed : int
+        Of the folds, and of labels that are made up.
+    """
 
     def __init__(
-        self, x: Features, labels: np.ndarray, z: Features | None, classes: int, known: np.ndarray, seed: int
+        self,
+        passes: Passes,
+        x: Features,
+        labels: np.ndarray,
+        z: Features | None,
+        classes: int,
+        known: np.ndarray,
+        seed: int,
     ) -> None:
-        self.x, self.classes, self.known, self.seed = x, classes, known, seed
+        self.passes, self.classes, self.known, self.seed = passes, classes, known, seed
         self.n, self.width = x.shape
-        self.at_once = max(1, _ENTRIES // max(classes, self.width))  # samples that are read together
         folds = min(FOLDS, self.n)
         order = Stream(seed, "posterior", "folds").permutation(self.n)
         self.fold = np.empty(self.n, dtype=np.int64)
@@ -148,18 +161,27 @@ class Evidence:
         self.weighed = np.sort(order[:_WEIGHED])
         self.place = np.empty_like(order)  # of each sample in a random order
         self.place[order] = np.arange(self.n)
+        self.samples = Samples(
+            x=passes.keep(x),
+            labels=labels,
+            known=passes.keep(known),
+            fold=passes.keep(self.fold),
+            folds=folds,
+            classes=classes,
+            p=passes.room(self.n, classes),
+            at_once=at_once(classes, self.width),
+            z=None if z is None else passes.keep(z),
+        )
         self._give(labels)
-        # One array of probabilities is all that grows with samples times classes.
-        self.buffer = torch.from_numpy(scratch(self.n, classes))
         self.mean, self.scale = self._moments()
-        self.z, self.text_scale = z, 0.0
-        if z is not None:
-            self.text_scale = self._text_scale(z)
-        self.products = self._products()
+        self.text_scale = 0.0 if z is None else self._text_scale(z)
+        self.samples = replace(self.samples, mean=self.mean, scale=self.scale, text_scale=self.text_scale)
+        self.products = added(passes.each(self.samples.products))
 
     def _give(self, labels: np.ndarray) -> None:
         """Take these for the given labels."""
         self.labels = labels
+        self.samples = replace(self.samples, labels=self.passes.keep(labels))
         self.__dict__.pop("text_alone", None)  # it was of others
         by_fold = np.zeros((self.folds, self.classes))
         np.add.at(by_fold, (self.fold, labels), 1.0)
@@ -168,33 +190,6 @@ class Evidence:
         self.given_to_others = torch.from_numpy(others)
         # The log likelihood of each label by how often it is given: a guess without a look at the images.
         self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))[labels]
-
-    def rows(self) -> Iterator[slice]:
-        """Yield slices of the samples, as many as are computed at once."""
-        for first in range(0, self.n, self.at_once):
-            yield slice(first, min(first + self.at_once, self.n))
-
-    def features(self, rows: slice | np.ndarray) -> Tensor:
-        """Return some samples' features, centred and brought to a mean variance of 1."""
-        x = self.x[rows]
-        # A slice may be what was given itself, or a map of it, which are not written to.
-        own = x if x.dtype == np.float32 and not isinstance(rows, slice) else None
-        return torch.from_numpy(np.subtract(x, self.mean.numpy(), out=own, dtype=np.float32)).mul_(self.scale)
-
-    def by_fold(self, rows: slice | np.ndarray) -> tuple[Tensor, Tensor, list[slice]]:
-        """Return the features of some samples, those of one fold together; that order, and where each fold lies."""
-        fold = self.fold[rows]
-        order = np.argsort(fold, kind="stable")
-        ends = np.cumsum(np.bincount(fold, minlength=self.folds)).tolist()
-        x = self.features(rows.start + order if isinstance(rows, slice) else rows[order])
-        return x, torch.from_numpy(order), [slice(*both) for both in pairwise([0, *ends])]
-
-    def text(self, rows: slice | np.ndarray) -> Tensor | None:
-        """Return some samples' zero-shot logits, at CLIP's height; None if there are none of use."""
-        if self.z is None or not self.text_scale:
-            return None
-        logits = torch.from_numpy(np.array(self.z[rows], dtype=np.float32))
-        return (logits - logits.amax(1, keepdim=True)) * self.text_scale
 
     def answer(self) -> Answer:
         """Return the best round of the best start, with the rate, its error and a classifier."""
@@ -257,14 +252,14 @@ class Evidence:
 
     def others(self, sums: list[Sums]) -> Iterator[Sums]:
         """Yield, for each fold, the sums over all samples but its own."""
-        total = _added(sums)
+        total = reduce(Sums.plus, sums)
         for part in sums:
             yield total.without(part) if self.folds > 1 else total
 
     def mixture(self, parts: list[_Part], transition: Tensor, before: Mixture) -> Mixture:
         """Return the weights of discriminants and text that make the given labels most likely."""
         terms, prior = self.terms(parts)
-        likely = self.believed(transition.T[torch.from_numpy(self.labels[self.weighed])], self.weighed)
+        likely = self.samples.believed(transition.T[self.samples.given(self.weighed)], self.weighed)
         starts = [before]
         if self.text_scale and before.weights[-1] < 0.02:
             # a weight of 0 is a valley that no small step leaves
@@ -276,12 +271,13 @@ class Evidence:
         rows = self.weighed
         terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
         prior = torch.stack([part.prior for part in parts])[torch.from_numpy(self.fold[rows])]
-        for first in range(0, len(rows), self.at_once):
-            x, order, folds = self.by_fold(rows[first : first + self.at_once])
+        step = self.samples.at_once
+        for first in range(0, len(rows), step):
+            x, order, folds = self.samples.by_fold(rows[first : first + step])
             for own, part in zip(folds, parts, strict=True):
                 for term, one in zip(terms, part.discriminants, strict=True):
                     term[first + order[own]] = torch.addmm(one.bias, x[own], one.weights)
-        if (text := self.text(rows)) is not None:
+        if (text := self.samples.text(rows)) is not None:
             terms.append(text)
         return terms, prior
 
@@ -293,137 +289,67 @@ class Evidence:
         ]
 
     def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
-        """Return the model with these weights; the buffer then has the probabilities p of all samples."""
-        joined = [combined(part.discriminants, mixture.weights[: len(RIDGES)], part.prior) for part in parts]
-        weights, bias = torch.stack([one.weights for one in joined]), torch.stack([one.bias for one in joined])
-        look = self.fill(weights, bias, mixture)
+        """Return the model with these weights; p of all samples is then by it."""
+        of_folds = [combined(part.discriminants, mixture.weights[: len(RIDGES)], part.prior) for part in parts]
+        weights, bias = torch.stack([one.weights for one in of_folds]), torch.stack([one.bias for one in of_folds])
+        classifiers = Classifiers(weights, bias, mixture)
+        look = self.fill(classifiers)
         transition = estimate_transition(self.anchors(look, ANCHORS), first_look)
         likelihood, rate = self.likelihood(transition)
         contradicted = float((look.predicted != self.labels).mean())
-        return _Model(likelihood, weights, bias, mixture, transition, rate, contradicted)
+        return _Model(likelihood, classifiers, transition, rate, contradicted)
 
-    def anchors(self, look: _Look, share: float) -> Anchors:
+    def fill(self, by: Classifiers) -> Look:
+        """Return what the samples are predicted as, after p is written; rows of the likeness sum to 1."""
+        looks: list[tuple[np.ndarray, ...]] = []
+        likeness: Tensor | None = None
+        for *of_each, alike in self.passes.each(self.samples.fill, by):
+            looks.append(tuple(of_each))
+            likeness = alike if likeness is None else likeness.add_(alike)
+        assert likeness is not None
+        predicted, sureness, given = map(joined, zip(*looks, strict=True))
+        return Look(predicted, sureness, given, normalised(likeness.fill_diagonal_(0)))
+
+    def likelihood(self, transition: Transition) -> tuple[float, float]:
+        """Return the mean log likelihood of the labels, and the mean probability that a label is wrong."""
+        total, wrong = all_added(self.passes.each(self.samples.likelihood, transition))
+        return total / self.n, wrong / self.n
+
+    def anchors(self, look: Look, share: float) -> Anchors:
         """Return the surest samples of each predicted class, a share of them."""
         rows = np.sort(self.surest(look, share))
         place, predicted, labels = (torch.from_numpy(each) for each in (rows, look.predicted[rows], self.labels[rows]))
-        doubt = self.buffer[place, labels] / torch.from_numpy(look.sureness[rows]).clamp_min(1e-30)
+        doubt = torch.from_numpy(look.given[rows]) / torch.from_numpy(look.sureness[rows]).clamp_min(1e-30)
         return Anchors(place, predicted, labels, doubt, look.likeness)
 
-    def surest(self, look: _Look, share: float) -> np.ndarray:
+    def surest(self, look: Look, share: float) -> np.ndarray:
         """Return the rows of the surest samples of each predicted class, a share of them."""
         # of those that are equally sure, none is an anchor for its place in the file
         order = np.lexsort((self.place, -look.sureness, look.predicted))
         return anchor_rows(look.predicted, order, share)
 
-    def fill(self, weights: Tensor, bias: Tensor, mixture: Mixture) -> _Look:
-        """Return what the samples are predicted as, after p is written to the buffer."""
-        predicted, sureness = np.empty(self.n, dtype=np.int64), np.empty(self.n, dtype=np.float32)
-        likeness = torch.zeros(self.classes, self.classes)
-        for rows in self.rows():
-            x, order, folds = self.by_fold(rows)
-            p = self.buffer[rows]
-            scores = torch.empty(len(x), self.classes)
-            for k, own in enumerate(folds):
-                torch.addmm(bias[k], x[own], weights[k], out=scores[own])
-            p.index_copy_(0, order, scores)
-            if (text := self.text(rows)) is not None:
-                p.add_(text, alpha=mixture.weights[-1])
-            p.copy_(self.believed(probabilities(p, mixture.softness), rows))
-            top, which = p.max(1)
-            predicted[rows], sureness[rows] = which.numpy(), top.numpy()
-            likeness.index_add_(0, which, p)
-        return _Look(predicted, sureness, _normalised(likeness.fill_diagonal_(0)))
-
-    def believed(self, p: Tensor, rows: slice | np.ndarray) -> Tensor:
-        """Return p (n, C) with nothing left of what is known not to be so: how probable, and nothing but, the truth is.
-
-        A sample that somebody has looked at counts in all sums by its true class from here on, and where an anchor is
-        sought it is as sure as the classifier was of that class: those looked at are no fair sample of the others.
-        """
-        told = torch.from_numpy(np.flatnonzero(self.known[rows] >= 0))
-        if len(told):
-            true = torch.from_numpy(self.known[rows])[told].long()[:, None]
-            left = p[told].gather(1, true).clamp_min(1e-12)
-            p[told] = torch.zeros(len(told), self.classes).scatter_(1, true, left)
-        return p
-
-    def joint(self, rows: slice, transition: Transition) -> Tensor:
-        """Return P(true class, given label | image) of some samples (n, C), from the p in the buffer."""
-        return self.buffer[rows] * transition.likely(torch.from_numpy(self.labels[rows]), rows.start)
-
-    def likelihood(self, transition: Transition) -> tuple[float, float]:
-        """Return the mean log likelihood of the labels, and the mean probability that a label is wrong."""
-        total, wrong = 0.0, 0.0
-        for rows in self.rows():
-            q = self.joint(rows, transition)
-            likely = q.sum(1).clamp_min(1e-30)
-            right = q.gather(1, torch.from_numpy(self.labels[rows])[:, None])[:, 0]
-            total += float(likely.log().sum())
-            wrong += float((1 - right / likely).sum())
-        return total / self.n, wrong / self.n
-
     # Sums over the samples, by fold
 
     def label_sums(self) -> list[Sums]:
         """Return the sums if all given labels are right."""
-        labels = np.where(self.known < 0, self.labels, self.known)
-        return self._sums(lambda rows: torch.from_numpy(labels[rows]))
+        return self._sums(self.passes.each(self.samples.label_sums))
 
     def text_sums(self, rate: float, weight: float, share: float) -> list[Sums]:
         """Return the sums if classes are what text and labels say together, in a share; else the given labels."""
-        columns = uniform_transition(rate, self.classes)  # symmetric
-
-        def responsibility(rows: slice) -> Tensor:
-            labels, text = torch.from_numpy(self.labels[rows]), self.text(rows)
-            assert text is not None
-            q = _normalised((weight * text).softmax(1) * columns[labels])
-            q = q.mul_(share).scatter_add_(1, labels[:, None], torch.full((len(q), 1), 1 - share))
-            return _normalised(self.believed(q, rows))
-
-        return self._sums(responsibility)
+        return self._sums(self.passes.each(self.samples.text_sums, rate, weight, share))
 
     def posterior_sums(self, transition: Transition, order: Tensor | None = None) -> list[Sums]:
-        """Return the sums by the posterior, from the p in the buffer; classes may be given other names."""
+        """Return the sums by the posterior, from p; classes may be given other names."""
+        return self._sums(self.passes.each(self.samples.posterior_sums, transition, order))
 
-        def responsibility(rows: slice) -> Tensor:
-            q = _normalised(self.joint(rows, transition))
-            return q if order is None else q[:, order]
-
-        return self._sums(responsibility)
-
-    def _sums(self, responsibility: Callable[[slice], Tensor]) -> list[Sums]:
-        counts = torch.zeros(self.folds, self.classes, dtype=torch.float64)
-        features = torch.zeros(self.folds, self.classes, self.width, dtype=torch.float64)
-        for rows in self.rows():
-            x, order, folds = self.by_fold(rows)
-            q = responsibility(rows)[order]
-            for k, own in enumerate(folds):
-                if q.ndim == 1:
-                    counts[k] += torch.bincount(q[own], minlength=self.classes)
-                    features[k].index_add_(0, q[own], x[own].double())
-                else:
-                    counts[k] += q[own].sum(0, dtype=torch.float64)
-                    features[k] += q[own].T @ x[own]
-        return [Sums(*each) for each in zip(counts, features, self.products, strict=True)]
-
-    def _products(self) -> Tensor:
-        products = torch.zeros(self.folds, self.width, self.width, dtype=torch.float64)
-        for rows in self.rows():
-            x, _, folds = self.by_fold(rows)
-            for k, own in enumerate(folds):
-                products[k] += x[own].T @ x[own]
-        return products
+    def _sums(self, answers: Iterable[ClassSums]) -> list[Sums]:
+        return [Sums(*each) for each in zip(*all_added(answers), self.products, strict=True)]
 
     def _moments(self) -> tuple[Tensor, float]:
         """Return the mean of the features and what brings their mean variance to 1."""
-        mean = np.zeros(self.width)
-        for rows in self.rows():
-            mean += self.x[rows].sum(0, dtype=np.float64)
+        mean = added(self.passes.each(self.samples.sums))
         mean /= self.n
-        squares = 0.0
-        for rows in self.rows():
-            away = np.subtract(self.x[rows], mean).ravel()
-            squares += float(away @ away)
+        squares = added(self.passes.each(self.samples.squares, mean))
         deviation = (squares / (self.n * self.width)) ** 0.5
         size = max(deviation, float(np.abs(mean).max()))
         if size > _LARGEST:
@@ -444,30 +370,24 @@ class Evidence:
     @cached_property
     def text_alone(self) -> tuple[float, float]:
         """The noise rate and the text's weight that make the labels most likely, mistakes being anything."""
-        text, labels = self.text(self.weighed), torch.from_numpy(self.labels[self.weighed])
+        text, labels = self.samples.text(self.weighed), self.samples.given(self.weighed)
         assert text is not None
         rate = 0.3
         mixture = Mixture((0.5,))
         for _ in range(15):
             likely = uniform_transition(rate, self.classes)[labels]
             mixture = most_likely([text], likely, mixture)[1]
-            q = _normalised((mixture.weights[0] * text).softmax(1) * likely)
+            q = normalised((mixture.weights[0] * text).softmax(1) * likely)
             rate = min(max(float(1 - q.gather(1, labels[:, None]).mean()), 0.01), 0.98)
         return rate, mixture.weights[0]
 
     def naming(self, model: _Model) -> Naming | None:
-        """Return other names that the text has for the groups which the labels make; the buffer then has their p."""
-        self.fill(model.weights, model.bias, model.mixture)
-        named = torch.zeros(self.classes, self.classes, dtype=torch.float64)
-        for rows in self.rows():
-            q = _normalised(self.joint(rows, model.transition))
-            text = self.text(rows)
-            assert text is not None
-            named.index_add_(1, text.argmax(1), q.T.double())
-        return naming(named, model.transition.matrix)
+        """Return other names that the text has for the groups which the labels make; p is then theirs."""
+        self.fill(model.classifiers)
+        return naming(added(self.passes.each(self.samples.named, model.transition)), model.transition.matrix)
 
     def renamed(self, model: _Model, names: Naming) -> _Path:
-        """Return the rounds from the groups in the buffer, named as the text names them."""
+        """Return the rounds from the groups that p has, named as the text names them."""
         sums = self.posterior_sums(model.transition, names.order)
         return self.climb(sums, model.transition.matrix[names.order], "renamed")
 
@@ -483,11 +403,9 @@ class Evidence:
             The share of wrong labels by another reading that cannot be excluded.
         """
         model = path.best
-        look = self.fill(model.weights, model.bias, model.mixture)
+        look = self.fill(model.classifiers)
         transition = model.transition
-        likelihoods = np.empty(self.n)
-        for rows in self.rows():
-            likelihoods[rows] = self.joint(rows, transition).sum(1).clamp_min(1e-30).log().numpy()
+        likelihoods = joined(self.passes.each(self.samples.likelihoods, transition))
         can_tell = self.can_tell(likelihoods)
         others = [estimate_transition(self.anchors(look, share)) for share in OTHER_ANCHORS]
         assert transition.anchors is not None
@@ -505,28 +423,23 @@ class Evidence:
                 otherwise=otherwise,
             )
         )
+        by: Classifiers | None = model.classifiers
         number = 1.0
         if can_tell:
             number = self.trust(model)
-            self.fill(model.weights, model.bias, model.mixture)
         else:
-            transition = Transition(torch.eye(self.classes))
-            self.buffer.fill_(1.0)
-        confusion = torch.zeros(self.classes, self.classes)
-        for rows in self.rows():
-            q = _normalised(self.believed(self.joint(rows, transition), rows))
-            confusion.addmm_(q.T, self.buffer[rows])
-            self.buffer[rows] = q
-        parts = discriminants(_added(self._sums(lambda rows: self.buffer[rows])), RIDGES)
+            by, transition = None, Transition(torch.eye(self.classes))
+        found = Told(*all_added(self.passes.each(self.samples.tell, by, transition, number)))
+        sums = self._sums([ClassSums(found.counts, found.features)])
+        mixture = model.classifiers.mixture
         prior = log_shares(self.given_to_others.sum(0), transition.matrix)
-        whole = combined(parts, model.mixture.weights[: len(RIDGES)], prior)
-        for rows in self.rows():
-            self.buffer[rows] = tempered(self.buffer[rows], torch.from_numpy(self.labels[rows]), number)
+        parts = discriminants(reduce(Sums.plus, sums), RIDGES)
+        whole = combined(parts, mixture.weights[: len(RIDGES)], prior)
         weights = self.scale * whole.weights  # of the features as they come, not centred
-        text_weight = model.mixture.weights[-1] * self.text_scale if self.text_scale else 0.0
+        text_weight = mixture.weights[-1] * self.text_scale if self.text_scale else 0.0
         return Answer(
-            probabilities=self.buffer.numpy(),
-            confusion=_normalised(confusion).numpy(),
+            probabilities=whole_of(self.samples.p),
+            confusion=normalised(found.confusion).numpy(),
             noise_rate=rate,
             noise_rate_error=error,
             transition=transition.matrix.T.double().numpy(),
@@ -545,24 +458,16 @@ class Evidence:
         Parameters
         ----------
         model : _Model
-            Whose p is in the buffer, and is lost.
+            Whose p is there, and is lost.
         """
-        uniform = Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n)
-        true, labels = np.empty(self.n, dtype=np.int64), np.empty(self.n, dtype=np.int64)
-        for rows in self.rows():
-            given = torch.from_numpy(self.labels[rows])
-            classes = drawn(self.joint(rows, model.transition), given, uniform[0, rows])
-            true[rows] = classes.numpy()
-            labels[rows] = drawn(model.transition.matrix[classes], classes, uniform[1, rows]).numpy()
+        uniform = self.passes.keep(Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n))
+        drawn = zip(*self.passes.each(self.samples.made_up, model.transition, uniform), strict=True)
+        true, labels = map(joined, drawn)
         made_up = copy(self)
         made_up._give(labels)
         found = made_up.path(model.start).best
-        made_up.fill(found.weights, found.bias, found.mixture)
-        log_odds = np.empty(self.n)
-        for rows in self.rows():
-            q = made_up.joint(rows, found.transition).clamp_min_(1e-30)
-            right = q.gather(1, torch.from_numpy(labels[rows])[:, None])[:, 0]
-            log_odds[rows] = ((q.sum(1) - right).clamp_min(1e-30).log() - right.log()).numpy()
+        made_up.fill(found.classifiers)
+        log_odds = joined(self.passes.each(made_up.samples.log_odds, found.transition))
         asked = self.known < 0
         return trust(log_odds[asked], (true != labels)[asked])
 
@@ -572,7 +477,7 @@ class Evidence:
         several = (self.labels != self.labels[0]).any()
         return not len(gain) or bool(several and _surely_above(gain, max(3 / len(gain), 0.005)))
 
-    def as_many_among_the_surest(self, look: _Look) -> bool:
+    def as_many_among_the_surest(self, look: Look) -> bool:
         """Return whether labels contradict the surest predictions about as often as any: hard images are not there."""
         rows = self.surest(look, SUREST)
         among = float((look.predicted[rows] != self.labels[rows]).mean())
@@ -590,13 +495,13 @@ class Evidence:
         mixture = self.mixture(parts, transition, self.first_mixture)
         terms, prior = self.terms(parts)
         p = probabilities(weighted(terms, mixture.weights).add_(prior), mixture.softness)
-        likely = (p * transition[torch.from_numpy(self.labels[self.weighed])]).sum(1).clamp_min(1e-30).log().numpy()
+        likely = (p * transition[self.samples.given(self.weighed)]).sum(1).clamp_min(1e-30).log().numpy()
         gain = (likelihoods[self.weighed] - likely)[self.known[self.weighed] < 0]
         return len(gain) > 0 and not _surely_above(gain, NOT_MERELY_HARD)
 
     def _linear_text(self, weight: float) -> np.ndarray | None:
         """Return the zero-shot logits as a linear function of features, if they are one."""
-        if not weight or self.z is None:
+        if not weight or self.samples.z is None:
             return None
         # Judged by others: as many numbers as samples fit anything.
         judged = np.arange(len(self.weighed)) % 5 == 0
@@ -609,14 +514,14 @@ class Evidence:
 
     def _features_and_text(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features of some samples with a column of ones, and their zero-shot logits, in double precision."""
-        assert self.z is not None
-        x = np.ones((len(rows), self.width + 1))
-        x[:, :-1] = self.x[rows]
-        return x, np.asarray(self.z[rows], dtype=np.float64)
+        assert self.samples.z is not None
+        x = np.ones((len(rows), self.samples.width + 1))
+        x[:, :-1] = self.samples.x[rows]
+        return x, np.asarray(self.samples.z[rows], dtype=np.float64)
 
     def _text_products(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the products of features with each other and with the zero-shot logits, summed over some samples."""
-        gram, cross = np.zeros((self.width + 1, self.width + 1)), np.zeros((self.width + 1, self.classes))
+        gram, cross = np.zeros((self.samples.width + 1, self.samples.width + 1)), np.zeros((self.samples.width + 1, self.samples.classes))
         for first in range(0, len(rows), _AT_ONCE_IN_DOUBLE):
             x, z = self._features_and_text(rows[first : first + _AT_ONCE_IN_DOUBLE])
             gram += x.T @ x
@@ -631,14 +536,6 @@ def _least_squares(gram: np.ndarray, cross: np.ndarray) -> np.ndarray:
     return found
 
 
-def _added(sums: list[Sums]) -> Sums:
-    return reduce(Sums.plus, sums)
-
-
 def _surely_above(gain: np.ndarray, least: float) -> bool:
     """Return whether the mean of independent gains is above `least` and above what chance would give."""
     return bool(gain.mean() > max(SURE * gain.std() / len(gain) ** 0.5, least))
-
-
-def _normalised(q: Tensor) -> Tensor:
-    return q / q.sum(1, keepdim=True).clamp_min(1e-30)

@@ -16,8 +16,10 @@ import torch
 
 from dspt.internal.checks import as_array, check_unmasked, checked_labels, checked_rows, is_integer
 from dspt.internal.errors import InputError
+from dspt.internal.passes import passes
 from dspt.internal.scratch import scratch
 from dspt.internal.shards import BLOCK, Features, Shards
+from dspt.internal.workers import Spread
 from dspt.posterior.calibration import tempered
 from dspt.posterior.evidence import HEIGHT, Evidence
 from dspt.posterior.mixture import Mixture, most_likely
@@ -167,6 +169,7 @@ def label_posterior(
     num_classes: int | None = None,
     known: Any = None,
     seed: int = 1,
+    spread: Spread | None = None,
 ) -> Posterior:
     """Return what image features, given labels and zero-shot logits say about the true labels.
 
@@ -185,6 +188,9 @@ def label_posterior(
         are judged better for it, whichever samples were looked at.
     seed : int
         Seed of the folds; nothing else is random.
+    spread : callable, optional
+        Has workers make the sums over samples, as `dspt.engine.spreading.spreading` gives it; None is this process.
+        The result is the same up to rounding, and the same to the bit for any number of workers.
     """
     given = checked_labels(labels)
     n = len(given)
@@ -214,8 +220,8 @@ def label_posterior(
     told = np.full(n, -1) if known is None else as_array(known)
     if told.shape != (n,) or told.dtype.kind not in "iu" or told.min() < -1 or told.max() >= classes:
         raise InputError(f"known: expected {n} whole numbers, -1 or 0..{classes - 1}, one for each label")
-    with torch.no_grad():
-        found = Evidence(x, given, z, classes, told.astype(np.int64), seed).answer()
+    with torch.no_grad(), passes(n, spread) as each:
+        found = Evidence(each, x, given, z, classes, told.astype(np.int64), seed).answer()
     return Posterior(labels=given, **found._asdict())
 
 
