@@ -9,8 +9,10 @@ import numpy as np
 
 from dspt.auditing.audit import INSEPARABLE
 from dspt.internal.names import plain
-from dspt.internal.scratch import scratch
+from dspt.internal.passes import Passes, added, all_added, joined, passes
+from dspt.internal.scratch import Room
 from dspt.internal.shards import Features
+from dspt.internal.workers import Spread
 from dspt.posterior import Posterior, label_posterior
 
 # Images that are shown beside a suspect, of the given class and of the proposed one.
@@ -44,6 +46,7 @@ def judge(
     scale: float = 100.0,
     known: np.ndarray | None = None,
     names: Sequence[str] = (),
+    spread: Spread | None = None,
 ) -> Judged:
     """Return what is to be said of every label and of the classes.
 
@@ -63,18 +66,21 @@ def judge(
         The true class where somebody has looked, -1 elsewhere.
     names : sequence of str
         The names of the classes: those that are one word but for its spelling cannot be told apart either.
+    spread : Spread, optional
+        Has workers go through the samples; None is this process.
     """
-    logits = None
-    if prototypes is not None:
-        logits = scratch(len(labels), classes)
-        for rows in _parts(len(labels)):
-            logits[rows] = scale * np.asarray(features[rows], np.float32) @ prototypes.T
-    found = label_posterior(features, labels, logits, num_classes=classes, known=known)
+    with passes(len(labels), spread) as each:
+        features, logits = each.keep(features), None
+        if prototypes is not None:
+            room = each.room(len(labels), classes)
+            list(each.each(_zero_shot, features, prototypes, scale, room))
+            logits = each.filled(room)
+        found = label_posterior(features, labels, logits, num_classes=classes, known=known, spread=spread)
+        score, far = _strangeness(each, features, found.probabilities)
     doubt = 1 - found.label_quality
     counts = np.bincount(labels, minlength=classes)
     with np.errstate(invalid="ignore"):
         rates = np.bincount(labels, doubt, minlength=classes) / counts
-    score, far = _strangeness(features, found.probabilities)
     return Judged(found, rates, score, far, _inseparable(found, names))
 
 
@@ -114,7 +120,7 @@ def nearest_examples(
     return found
 
 
-def _strangeness(features: Features, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _strangeness(each: Passes, features: Features, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how far each sample lies from every class, in 0..1, and which lie so far out that they fit none.
 
     The distance is Mahalanobis's to the nearest class, each sample left out of its own mean; its logarithm is
@@ -125,16 +131,9 @@ def _strangeness(features: Features, probabilities: np.ndarray) -> tuple[np.ndar
 
     n, width = features.shape
     counts = probabilities.sum(0, dtype=np.float64)
-    centre = np.zeros(width)
-    sums = np.zeros((len(counts), width))
-    products = np.zeros((width, width))
-    for rows in _parts(n):
-        centre += np.asarray(features[rows], np.float64).sum(0)
-    centre /= n
-    for rows in _parts(n):
-        x = np.asarray(features[rows], np.float64) - centre
-        sums += probabilities[rows].T.astype(np.float64) @ x
-        products += x.T @ x
+    probabilities = each.keep(probabilities)
+    centre = added(each.each(_sum, features)) / n
+    sums, products = all_added(each.each(_class_sums, features, probabilities, centre))
     held = counts > 1.5  # the mean of a single sample tells nothing about it
     means = sums[held] / counts[held][:, None]
     within = (products - means.T @ (means * counts[held][:, None])) / n
@@ -145,17 +144,67 @@ def _strangeness(features: Features, probabilities: np.ndarray) -> tuple[np.ndar
     within.flat[:: width + 1] += variance * (_RIDGE + width / n)
     root = cholesky(within, lower=True)
     whitened = solve_triangular(root, means.T, lower=True)
-    power = np.square(whitened).sum(0)
-    logs = np.empty(n)
-    for rows in _parts(n):
-        x = solve_triangular(root, (np.asarray(features[rows], np.float64) - centre).T, lower=True)
-        squares = np.square(x).sum(0)[:, None] - 2 * x.T @ whitened + power
-        share = np.minimum(probabilities[rows][:, held] / counts[held], 0.9)
-        logs[rows] = np.log((squares / (1 - share) ** 2).min(1).clip(1e-12))
+    clouds = _Clouds(centre, root, whitened, np.square(whitened).sum(0), held, counts[held])
+    logs = joined(each.each(_log_distances, features, probabilities, clouds))
     middle = np.median(logs)
     deviation = 1.4826 * np.median(np.abs(logs - middle))
     away = (logs - middle) / deviation if deviation > 1e-9 else np.zeros(n)
     return ndtr(away).astype(np.float32), np.asarray(away > _FAR)
+
+
+class _Clouds(NamedTuple):
+    """Classes as clouds of one shape, by which distances are measured."""
+
+    centre: np.ndarray  # (D,) of all features
+    root: np.ndarray  # (D, D) of the covariance
+    whitened: np.ndarray  # (D, C) means of the classes that are held
+    power: np.ndarray  # (C,) their squared lengths
+    held: np.ndarray  # which of all classes are
+    counts: np.ndarray  # (C,) how many samples they have
+
+
+# Below, work for `passes` on a range of rows.
+
+
+def _zero_shot(rows: slice, features: Features, prototypes: np.ndarray, scale: float, room: Room) -> None:
+    """Write the zero-shot logits of the rows."""
+    for part in _parts(rows):
+        room[part] = scale * np.asarray(features[part], np.float32) @ prototypes.T
+
+
+def _sum(rows: slice, features: Features) -> np.ndarray:
+    """Return the sum of the features (D,)."""
+    found = np.zeros(features.shape[1])
+    for part in _parts(rows):
+        found += np.asarray(features[part], np.float64).sum(0)
+    return found
+
+
+def _class_sums(
+    rows: slice, features: Features, probabilities: np.ndarray, centre: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of the centred features by class (C, D), and of their products (D, D)."""
+    width = features.shape[1]
+    sums, products = np.zeros((probabilities.shape[1], width)), np.zeros((width, width))
+    for part in _parts(rows):
+        x = np.asarray(features[part], np.float64) - centre
+        sums += probabilities[part].T.astype(np.float64) @ x
+        products += x.T @ x
+    return sums, products
+
+
+def _log_distances(rows: slice, features: Features, probabilities: np.ndarray, clouds: _Clouds) -> np.ndarray:
+    """Return the log of the squared distance of each row from the nearest class, itself left out (n,)."""
+    from scipy.linalg import solve_triangular
+
+    found = np.empty(rows.stop - rows.start)
+    for part in _parts(rows):
+        x = solve_triangular(clouds.root, (np.asarray(features[part], np.float64) - clouds.centre).T, lower=True)
+        squares = np.square(x).sum(0)[:, None] - 2 * x.T @ clouds.whitened + clouds.power
+        share = np.minimum(probabilities[part][:, clouds.held] / clouds.counts, 0.9)
+        own = slice(part.start - rows.start, part.stop - rows.start)
+        found[own] = np.log((squares / (1 - share) ** 2).min(1).clip(1e-12))
+    return found
 
 
 def _inseparable(found: Posterior, names: Sequence[str]) -> tuple[tuple[int, int, float], ...]:
@@ -178,6 +227,6 @@ def _unit(features: np.ndarray) -> np.ndarray:
     return unit
 
 
-def _parts(n: int) -> Iterator[slice]:
-    for first in range(0, n, _ROWS):
-        yield slice(first, min(first + _ROWS, n))
+def _parts(rows: slice) -> Iterator[slice]:
+    for first in range(rows.start, rows.stop, _ROWS):
+        yield slice(first, min(first + _ROWS, rows.stop))

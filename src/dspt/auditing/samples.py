@@ -26,6 +26,7 @@ from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE, NO_MODEL
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import Features, Shards, joined, take_rows
+from dspt.internal.workers import Spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +58,7 @@ def audit(
     cache: str | Path | None = None,
     device: str = "auto",
     verbose: bool = False,
+    spread: Spread | None = None,
 ) -> pd.DataFrame:
     """Return what is to be said of every label: one row a sample, in order.
 
@@ -84,6 +86,9 @@ def audit(
         "auto", "cpu" or "cuda".
     verbose : bool
         Show progress on stderr.
+    spread : callable, optional
+        Has workers encode images and go through the samples, as `dspt.engine.spreading.spreading` gives it; None is
+        this process.
 
     Returns
     -------
@@ -125,6 +130,7 @@ def audit(
         cache=None if cache is None else Path(cache),
         device=device,
         examples=False,
+        spread=spread,
     )
     table = found.audit.table().drop(columns=["item", "split"])
     number = {name: c for c, name in enumerate(found.audit.class_names)}
@@ -189,6 +195,7 @@ def audit_dataset(
     memory: Path | None = None,
     budget: int = 0,
     examples: bool = True,
+    spread: Spread | None = None,
 ) -> tuple[Audited, np.ndarray]:
     """Return what was found in a dataset, train and test split alike, and the positions of what could be read.
 
@@ -214,9 +221,11 @@ def audit_dataset(
         How many samples somebody will look at: as many have examples, if they are more than the suspects.
     examples : bool
         Find the nearest surely right images for each suspect.
+    spread : Spread, optional
+        Has workers encode images and go through the samples; None is this process.
     """
     reporter = reporter or Reporter(silent=True)
-    features, kept, skipped, text = _features(dataset, model, reporter, cache, device)
+    features, kept, skipped, text = _features(dataset, model, reporter, cache, device, spread)
     both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
     labels = np.concatenate([split.labels for split in both])[kept]
     items = _joined([split.items for split in both], kept)
@@ -230,6 +239,7 @@ def audit_dataset(
         scale=text.scale,
         known=None if known is None else known[kept],
         names=names,
+        spread=spread,
     )
     looks = Looks(("",) * len(labels), (), 0)
     if look:
@@ -258,7 +268,9 @@ def audit_dataset(
     return Audited(found, Evidence(features, text.prototypes, text.scale), items), kept
 
 
-def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: np.ndarray) -> Audit:
+def judged_again(
+    before: Audit, evidence: Evidence, known: np.ndarray, removed: np.ndarray, spread: Spread | None = None
+) -> Audit:
     """Return an audit with its labels judged again, knowing what somebody has seen.
 
     Parameters
@@ -271,6 +283,8 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
         The true class where somebody has looked, -1 elsewhere.
     removed : bool array of shape (N,)
         Samples that do not count any more; what was found about them stays as it was.
+    spread : Spread, optional
+        Has workers go through the samples; None is this process.
     """
     left = ~removed
     if not left.any():
@@ -283,6 +297,7 @@ def judged_again(before: Audit, evidence: Evidence, known: np.ndarray, removed: 
         scale=evidence.scale,
         known=known[left],
         names=before.class_names,
+        spread=spread,
     )
     told = {**_told(judged), "decided": (known >= 0) | removed}
     for name in ("probabilities", "fits_no_class", "is_outlier"):
@@ -322,7 +337,7 @@ class _Text:
 
 
 def _features(
-    dataset: Dataset, model: str, reporter: Reporter, cache: Path | None, device: str
+    dataset: Dataset, model: str, reporter: Reporter, cache: Path | None, device: str, spread: Spread | None
 ) -> tuple[Features, np.ndarray, tuple[Fault, ...], _Text]:
     """Return the features of all samples that can be read, their positions, what could not be read, and the text."""
     both = [dataset.train, dataset.test] if len(dataset.test.labels) else [dataset.train]
@@ -341,7 +356,7 @@ def _features(
     tower = learners.open_text_tower(config, checkpoint)
     prototypes = learners.zero_shot_prototypes(tower, dataset.class_names, config.template).float().cpu().numpy()
     text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
-    encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True)
+    encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True, spread=spread)
     parts = [encoder(split, name) for split, name in zip(both, ("train", "test"), strict=False)]
     features = joined([part for part, _ in parts])
     if features.shape[1] != prototypes.shape[1]:

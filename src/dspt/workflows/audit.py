@@ -21,6 +21,7 @@ from dspt.internal.files import locked_folder
 from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import BLOCK, Features
+from dspt.internal.workers import Spread
 from dspt.review.decisions import KEEP, REMOVE, Decision, Decisions
 from dspt.review.exchange import read_corrections
 from dspt.workflows.train import say_notes
@@ -39,6 +40,7 @@ def audit(
     look: bool = True,
     cache: Path | None = None,
     device: str = "auto",
+    spread: Spread | None = None,
 ) -> Audit:
     """Return what was found about the labels of a dataset, after writing the report about it.
 
@@ -62,6 +64,8 @@ def audit(
         The folder of the feature store.
     device : str
         Where images are encoded.
+    spread : Spread, optional
+        Has workers encode images and go through the samples; None is this process.
     """
     reporter = reporter or Reporter(silent=True)
     if budget is not None and budget < 1:
@@ -81,6 +85,7 @@ def audit(
             device=device,
             memory=out / _LOOKS if look and not dataset.holds_features else None,
             budget=budget or 0,
+            spread=spread,
         )
 
         def picture(row: int) -> Image.Image | None:
@@ -97,7 +102,7 @@ def audit(
         content = "" if found.paths else _digest(found.evidence.features)
         folder.check_same(out, told, content)
         if before := decided(out, told, reporter):
-            told = _in_light_of(before, told, found.evidence)
+            told = _in_light_of(before, told, found.evidence, spread)
         folder.begin(out, told, content)
         report.write_page(told, out, picture, budget, reporter)
         folder.save(told, out, found.evidence, found.paths)
@@ -175,10 +180,12 @@ def take(out: Path, path: Path, audit: Audit) -> int:
     return len(corrections)
 
 
-def _in_light_of(decisions: Mapping[int, Decision], audit: Audit, evidence: folder.Evidence) -> Audit:
+def _in_light_of(
+    decisions: Mapping[int, Decision], audit: Audit, evidence: folder.Evidence, spread: Spread | None = None
+) -> Audit:
     known = np.full(len(audit.labels), -1)
     removed = np.zeros(len(audit.labels), bool)
     for row, decision in decisions.items():
         known[row] = audit.labels[row] if decision.action == KEEP else decision.label
         removed[row] = decision.action == REMOVE
-    return judged_again(audit, evidence, known, removed)
+    return judged_again(audit, evidence, known, removed, spread)
