@@ -10,18 +10,23 @@ import typer
 
 from dspt.cli import completion
 from dspt.cli.common import (
+    Address,
     ClassNames,
     Columns,
     Data,
+    Engine,
     Exclude,
+    Jobs,
     Json,
     Quiet,
     Replace,
     Root,
     app,
+    check_engine,
     print,
     print_json,
     reporter,
+    workers,
 )
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO, printable
@@ -63,6 +68,9 @@ def audit_labels(
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Where encoded images are kept.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    engine: Engine = "local",
+    address: Address = None,
+    jobs: Jobs = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -71,12 +79,14 @@ def audit_labels(
     One row a sample in audit.csv and audit.parquet, what is true of the whole set in summary.json, and index.html to
     look at. Given again, only new images are encoded and looked at.
 
+    With --jobs, or on Ray, workers encode images and go through the samples; the result is the same up to rounding.
+
     \b
     Examples:
       dspt audit photos/
       dspt audit photos.csv --out report --budget 500
       dspt audit features.npz --model none --json
-      dspt audit shards/ --model none
+      dspt audit shards/ --model none --jobs 4
     """
     from dataclasses import replace
 
@@ -85,6 +95,7 @@ def audit_labels(
     from dspt.internal.files import check_free
     from dspt.workflows.audit import audit
 
+    check_engine(engine, jobs, address)
     if table is not None:
         if table.suffix not in (".csv", ".parquet", ".json"):
             raise InputError(f"{table}: expected a .csv, .parquet or .json file for the table")
@@ -102,7 +113,10 @@ def audit_labels(
     )
     if template is not None:
         dataset = replace(dataset, template=template)
-    found = audit(dataset, out, model, reporter(quiet), budget=budget, look=look, cache=cache, device=device)
+    say = reporter(quiet)
+    on_gpu = device != "cpu" and not dataset.holds_features
+    with workers(engine, jobs, address, on_gpu, "part", say) as spread:
+        found = audit(dataset, out, model, say, budget=budget, look=look, cache=cache, device=device, spread=spread)
     if table is not None:
         write_table(found, table)
     told = summary(found)

@@ -10,10 +10,11 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -23,6 +24,11 @@ from dspt.config import MODEL_HELP
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable, wrapped
 from dspt.internal.rounding import counted, figure
+
+if TYPE_CHECKING:
+    from dspt.engine.team import Team
+    from dspt.internal.progress import Reporter
+    from dspt.internal.workers import Spread
 
 
 class Terminated(KeyboardInterrupt):
@@ -360,6 +366,43 @@ def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
         raise InputError(f"jobs {jobs}: expected at least 1 at a time")
     if address is not None and engine != "ray":
         raise InputError(f"address {address}: engine {engine} joins no cluster", "give `engine` ray")
+
+
+@contextmanager
+def workers(
+    engine: str, jobs: int | None, address: str | None, on_gpu: bool, thing: str, say: Reporter
+) -> Iterator[Spread | None]:
+    """Yield what has workers do a command's work, which end with the block; None if this process does it.
+
+    Parameters
+    ----------
+    engine, jobs, address
+        As the options are given, and checked.
+    on_gpu : bool
+        Whether work takes a GPU where there is one.
+    thing : str
+        What each worker does at a time: "shard".
+    say : Reporter
+        Says what there is on Ray, and that work is given to another worker.
+    """
+    if engine == "local" and (jobs or 1) == 1:
+        yield None
+        return
+    from dspt.engine.spreading import spreading
+
+    def team() -> Team:
+        if engine == "local":
+            from dspt.engine.processes import Processes
+
+            return Processes(jobs or 1)
+        from dspt.engine.cluster import Nodes
+
+        nodes = Nodes(address, jobs, on_gpu=on_gpu)
+        say.say(f"Ray: {nodes.in_words(thing)}")
+        return nodes
+
+    with spreading(team, say) as spread:
+        yield spread
 
 
 def check_skipped(path: Path, skip_bad: bool) -> None:

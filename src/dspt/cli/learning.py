@@ -48,6 +48,7 @@ from dspt.cli.common import (
     print_trust,
     reporter,
     with_settings,
+    workers,
     write_skipped,
 )
 from dspt.cli.configfile import ConfigFile
@@ -229,27 +230,13 @@ def encode(
       dspt encode photos/ --jobs 2
       dspt encode imagenet --root datasets/ --engine ray --address auto
     """
-    from contextlib import nullcontext
-
     from dspt.data import open_dataset
-    from dspt.engine.spreading import spreading
     from dspt.workflows import encode as encoding
 
     check_engine(engine, jobs, address)
     check_skipped(skipped, skip_bad)
     config = Config(model=model, device=device, precision=precision)
     say = reporter(quiet)
-
-    def team_for() -> Any:
-        if engine == "local":
-            from dspt.engine.processes import Processes
-
-            return Processes(jobs or 1)
-        from dspt.engine.cluster import Nodes
-
-        team = Nodes(address, jobs, on_gpu=device != "cpu")
-        say.say(f"Ray: {team.in_words('shard')}")
-        return team
 
     dataset = open_dataset(
         data,
@@ -260,8 +247,7 @@ def encode(
         exclude=exclude or (),
         test_fraction=test_fraction,
     )
-    here = engine == "local" and (jobs or 1) == 1
-    with nullcontext() if here else spreading(team_for, say) as spread:
+    with workers(engine, jobs, address, device != "cpu", "shard", say) as spread:
         result = encoding.encode(dataset, config, say, skip_bad, spread)
     write_skipped(result["skipped_entries"], skipped)
     if json_output:
