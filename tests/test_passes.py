@@ -94,23 +94,25 @@ def same_bits(one: dspt.Posterior, other: dspt.Posterior) -> bool:
 class TestThePosterior:
     @pytest.mark.parametrize("rows", [600, 170, 31])
     @pytest.mark.parametrize(("text", "looked_at"), [(False, False), (True, False), (True, True)])
-    def test_of_ranges_is_that_of_one_process_up_to_rounding(self, monkeypatch, rows, text, looked_at):
-        monkeypatch.setattr(passes, "LEAST_ROWS", rows)
+    def test_of_ranges_is_that_of_all_rows_at_once_up_to_rounding(self, monkeypatch, rows, text, looked_at):
         arrays, more = problem(text, looked_at)
-        expected, found = label_posterior(*arrays, **more), label_posterior(*arrays, **more, spread=backwards)
+        monkeypatch.setattr(passes, "LEAST_ROWS", len(arrays[0]))
+        expected = label_posterior(*arrays, **more)
+        monkeypatch.setattr(passes, "LEAST_ROWS", rows)
+        found = label_posterior(*arrays, **more, spread=backwards)
+        assert same_bits(found, label_posterior(*arrays, **more))  # the same ranges in this process
         np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=0, atol=1e-4)
         np.testing.assert_allclose(found.transition, expected.transition, rtol=0, atol=1e-5)
         np.testing.assert_allclose(found.classify(arrays[0], more.get("zero_shot_logits")).sum(1), 1, rtol=1e-5)
         assert found.noise_rate == pytest.approx(expected.noise_rate, abs=1e-5)
         assert found.noise_rate_error == pytest.approx(expected.noise_rate_error, abs=1e-5)
-        if rows == 600:  # one range
-            assert same_bits(found, expected)
 
-    def test_is_made_from_the_same_sums_up_to_rounding(self):
+    def test_is_made_from_the_same_sums_up_to_rounding(self, monkeypatch):
         (x, labels), more = problem(text=True)
         nobody = np.full(len(x), -1)
         found = []
-        for spread in (None, backwards):
+        for rows, spread in ((len(x), None), (100, backwards)):
+            monkeypatch.setattr(passes, "LEAST_ROWS", rows)
             with passes.passes(len(x), spread) as each:
                 one = Evidence(each, x, labels, more["zero_shot_logits"], CLASSES, nobody, 1)
                 sums = one.label_sums(), one.text_sums(0.3, 0.5, 0.5)
@@ -130,7 +132,7 @@ class TestThePosterior:
             for text in (False, True):
                 arrays, more = problem(text)
                 found = label_posterior(*arrays, **more, spread=spread)
-                assert same_bits(found, label_posterior(*arrays, **more, spread=backwards))
+                assert same_bits(found, label_posterior(*arrays, **more))
         assert capfd.readouterr() == ("", "")
         assert not list(temporary.iterdir())
 

@@ -25,9 +25,10 @@ from dspt.internal.scratch import Room, ScratchFile, place, scratch
 from dspt.internal.shards import BLOCK, Features, Shards
 from dspt.internal.workers import Spread
 
-# Ranges for workers. They depend on the number of rows alone, so that sums have the same bits however many workers make
-# them. Fewer rows than these take less time than sending their sums; more ranges have the first process only add.
-LEAST_ROWS = 8192
+# Ranges depend on the number of rows alone, so that sums have the same bits however many workers make them, and without
+# any. Fewer rows than these take less time than sending and adding their sums; more ranges have the first process only
+# add.
+LEAST_ROWS = 32768
 _MOST_RANGES = 256
 # Ranges begin at multiples of this many rows, which are whole pages of any array of float32: no two workers write to
 # one page.
@@ -63,7 +64,7 @@ def passes(rows: int, spread: Spread | None = None) -> Iterator[Passes]:
     rows : int
         How many there are.
     spread : Spread, optional
-        Has workers do it; None is this process, in which all rows are one range.
+        Has workers do it; None is this process.
     """
     if spread is None:
         yield _Here(rows)
@@ -96,10 +97,10 @@ def joined(answers: Iterable[np.ndarray]) -> np.ndarray:
 
 
 class _Here:
-    """All rows are one range, for this process."""
+    """This process does one range after another."""
 
     def __init__(self, rows: int) -> None:
-        self._all = slice(0, rows)
+        self._rows = rows
 
     def keep(self, array: Kept) -> Kept:
         return array
@@ -112,7 +113,8 @@ class _Here:
         return scratch(rows, width)
 
     def each(self, work: Callable[..., Answer], *given: Any) -> Iterator[Answer]:
-        yield work(self._all, *given)
+        for rows in _ranges(self._rows):
+            yield work(rows, *given)
 
 
 class _Elsewhere:
@@ -147,7 +149,8 @@ class _Elsewhere:
         ended: dict[int, Answer] = {}
         following = 0
         try:
-            for part, answer in self._spread(_answer, _ranges(self._rows, asked)):
+            parts = (_Range(number, rows, asked) for number, rows in enumerate(_ranges(self._rows)))
+            for part, answer in self._spread(_answer, parts):
                 ended[part.number] = answer
                 while following in ended:  # sums are added in the order of the rows, whoever is first
                     yield ended.pop(following)
@@ -170,10 +173,10 @@ class _Range(NamedTuple):
         return f"rows {self.rows.start} to {self.rows.stop - 1}"
 
 
-def _ranges(rows: int, asked: Path) -> Iterator[_Range]:
+def _ranges(rows: int) -> Iterator[slice]:
     size = max(LEAST_ROWS, -(-rows // (_MOST_RANGES * _ALIGNED)) * _ALIGNED)
-    for number, first in enumerate(range(0, rows, size)):
-        yield _Range(number, slice(first, min(first + size, rows)), asked)
+    for first in range(0, rows, size):
+        yield slice(first, min(first + size, rows))
 
 
 # Below, what happens in a worker.

@@ -515,13 +515,13 @@ class Evidence:
     def _features_and_text(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return features of some samples with a column of ones, and their zero-shot logits, in double precision."""
         assert self.samples.z is not None
-        x = np.ones((len(rows), self.samples.width + 1))
+        x = np.ones((len(rows), self.width + 1))
         x[:, :-1] = self.samples.x[rows]
         return x, np.asarray(self.samples.z[rows], dtype=np.float64)
 
     def _text_products(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the products of features with each other and with the zero-shot logits, summed over some samples."""
-        gram, cross = np.zeros((self.samples.width + 1, self.samples.width + 1)), np.zeros((self.samples.width + 1, self.samples.classes))
+        gram, cross = np.zeros((self.width + 1, self.width + 1)), np.zeros((self.width + 1, self.classes))
         for first in range(0, len(rows), _AT_ONCE_IN_DOUBLE):
             x, z = self._features_and_text(rows[first : first + _AT_ONCE_IN_DOUBLE])
             gram += x.T @ x
