@@ -97,7 +97,7 @@ def joined(answers: Iterable[np.ndarray]) -> np.ndarray:
 
 
 class _Here:
-    """This process does one range after another."""
+    """One range after another, in this process."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
