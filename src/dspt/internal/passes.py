@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, reduce
 from itertools import count
-from operator import add
+from operator import iadd
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -81,13 +81,13 @@ def passes(rows: int, spread: Spread | None = None) -> Iterator[Passes]:
 
 
 def added(answers: Iterable[Number]) -> Number:
-    """Return the sum of what ranges answered, added in their order."""
-    return reduce(add, answers)
+    """Return the sum of what ranges answered, added in their order, to the first of them."""
+    return reduce(iadd, answers)
 
 
 def all_added(answers: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return the sums of what ranges answered, one of each kind; no more than two answers are held at a time."""
-    return reduce(lambda one, other: tuple(map(add, one, other)), answers)
+    return reduce(lambda one, other: tuple(map(iadd, one, other)), answers)
 
 
 def joined(answers: Iterable[np.ndarray]) -> np.ndarray:

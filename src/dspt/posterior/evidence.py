@@ -155,7 +155,7 @@ class Evidence:
         self.n, self.width = x.shape
         folds = min(FOLDS, self.n)
         order = Stream(seed, "posterior", "folds").permutation(self.n)
-        self.fold = np.empty(self.n, dtype=np.int64)
+        self.fold = np.empty(self.n, dtype=np.uint8)
         self.fold[order] = np.arange(self.n) % folds
         self.folds = folds
         self.weighed = np.sort(order[:_WEIGHED])
@@ -188,8 +188,14 @@ class Evidence:
         others = by_fold.sum(0) - (by_fold if self.folds > 1 else np.zeros_like(by_fold))
         # How often each label is given to the samples of the other folds.
         self.given_to_others = torch.from_numpy(others)
-        # The log likelihood of each label by how often it is given: a guess without a look at the images.
-        self.guesses = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))[labels]
+        # The log likelihood of each class by how often it is given.
+        self._guess = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))
+
+    @property
+    def guesses(self) -> np.ndarray:
+        """The log likelihood of each label by a guess without a look at the images (N,)."""
+        guessed: np.ndarray = self._guess[self.labels]
+        return guessed
 
     def answer(self) -> Answer:
         """Return the best round of the best start, with the rate, its error and a classifier."""
@@ -270,7 +276,7 @@ class Evidence:
         """Return what discriminants and text say of the samples that weights are chosen by, and the prior (n, C)."""
         rows = self.weighed
         terms = [torch.empty(len(rows), self.classes) for _ in RIDGES]
-        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(self.fold[rows])]
+        prior = torch.stack([part.prior for part in parts])[torch.from_numpy(self.fold[rows]).long()]
         step = self.samples.at_once
         for first in range(0, len(rows), step):
             x, order, folds = self.samples.by_fold(rows[first : first + step])
@@ -402,27 +408,8 @@ class Evidence:
         otherwise : float, optional
             The share of wrong labels by another reading that cannot be excluded.
         """
-        model = path.best
-        look = self.fill(model.classifiers)
-        transition = model.transition
-        likelihoods = joined(self.passes.each(self.samples.likelihoods, transition))
-        can_tell = self.can_tell(likelihoods)
-        others = [estimate_transition(self.anchors(look, share)) for share in OTHER_ANCHORS]
-        assert transition.anchors is not None
-        rate, error = rate_and_error(
-            RateEvidence(
-                model.rate,
-                (*path.rates, *(self.likelihood(other)[1] for other in others)),
-                model.contradicted,
-                len(transition.anchors.rows),
-                self.n,
-                can_tell,
-                unknown=float((self.known < 0).mean()),
-                could_be_hard=can_tell and not self.as_many_among_the_surest(look) and self.could_be_hard(likelihoods),
-                surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
-                otherwise=otherwise,
-            )
-        )
+        model, transition = path.best, path.best.transition
+        rate, error, can_tell = self.rate(path, otherwise)
         by: Classifiers | None = model.classifiers
         number = 1.0
         if can_tell:
@@ -452,6 +439,28 @@ class Evidence:
             trust=number,
         )
 
+    def rate(self, path: _Path, otherwise: float | None) -> tuple[float, float, bool]:
+        """Return the share of wrong labels, its error, and whether anything can be told; p is then the best model's."""
+        model, transition = path.best, path.best.transition
+        look = self.fill(model.classifiers)
+        likelihoods = joined(self.passes.each(self.samples.likelihoods, transition))
+        can_tell = self.can_tell(likelihoods)
+        others = [estimate_transition(self.anchors(look, share)) for share in OTHER_ANCHORS]
+        assert transition.anchors is not None
+        found = RateEvidence(
+            model.rate,
+            (*path.rates, *(self.likelihood(other)[1] for other in others)),
+            model.contradicted,
+            len(transition.anchors.rows),
+            self.n,
+            can_tell,
+            unknown=float((self.known < 0).mean()),
+            could_be_hard=can_tell and not self.as_many_among_the_surest(look) and self.could_be_hard(likelihoods),
+            surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
+            otherwise=otherwise,
+        )
+        return *rate_and_error(found), can_tell
+
     def trust(self, model: _Model) -> float:
         """Return what log odds are multiplied with to be right for labels that the model makes up.
 
@@ -463,13 +472,15 @@ class Evidence:
         uniform = self.passes.keep(Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n))
         drawn = zip(*self.passes.each(self.samples.made_up, model.transition, uniform), strict=True)
         true, labels = map(joined, drawn)
+        wrong = true != labels
+        del uniform, drawn, true  # as long as all samples are
         made_up = copy(self)
         made_up._give(labels)
         found = made_up.path(model.start).best
         made_up.fill(found.classifiers)
         log_odds = joined(self.passes.each(made_up.samples.log_odds, found.transition))
         asked = self.known < 0
-        return trust(log_odds[asked], (true != labels)[asked])
+        return trust(log_odds[asked], wrong[asked])
 
     def can_tell(self, likelihoods: np.ndarray) -> bool:
         """Return whether labels are surely more likely by the model than by how often each is given."""

@@ -70,7 +70,7 @@ class Samples:
         Given labels.
     known : int64 array of shape (N,)
         The true class where somebody has looked, -1 elsewhere.
-    fold : int64 array of shape (N,)
+    fold : uint8 array of shape (N,)
         The fold that each sample is in.
     folds, classes : int
         How many there are.
