@@ -334,7 +334,7 @@ class TestWhatIsFound:
         nobody = np.full(len(x), -1)
         with passes(len(x)) as each:
             one, two = (evidence.Evidence(each, x, y, None, CLASSES, nobody, 1) for y in (true, other))
-        fold = one.fold[7]
+        fold = int(one.fold[7])
         pairs = [[discriminants(each, [0.1])[0] for each in one_.others(one_.label_sums())] for one_ in (one, two)]
         torch.testing.assert_close(pairs[0][fold].weights, pairs[1][fold].weights)
         assert not torch.equal(pairs[0][fold - 1].weights, pairs[1][fold - 1].weights)
