@@ -370,7 +370,7 @@ class TestScratch:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system limits private memory and leaves maps alone")
 def test_features_ten_times_the_memory_that_is_left_give_the_same_as_in_memory(tmp_path):
-    mib, width, parts = 224, 768, 7
+    mib, width, parts = 288, 768, 9
     model = tiny_clip(tmp_path / "clip", text_only=True, projection_dim=width)
     random = np.random.default_rng(0)
     means = 0.05 * random.standard_normal((10, width), dtype=np.float32)
