@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from dspt.internal import threads
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.files import is_trouble
 from dspt.internal.progress import Reporter
+from dspt.internal.workers import starting
 from dspt.runs import Run
 from dspt.workflows import train
 from dspt.workflows.encode import encode
@@ -322,6 +324,42 @@ def until(holds, seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be put off there")
+def test_ctrl_c_while_workers_start_is_heard_here_whichever_thread_takes_it_and_not_there():
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)  # it blocks no signal
+    other.start()
+    command = [sys.executable, "-c", "import signal; print(sorted(map(int, signal.pthread_sigmask(0, []))))"]
+    blocked = []
+
+    def start():
+        with starting():
+            os.kill(os.getpid(), signal.SIGINT)
+            blocked.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        ended.set()
+        other.join()
+    assert json.loads(blocked[0]) == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_a_worker_whose_start_was_stopped_is_ended_with_the_others(monkeypatch):
+    def stopped(self, *_):
+        raise KeyboardInterrupt
+
+    team = processes.Processes(2)
+    monkeypatch.setattr(processes._Worker, "give", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        team.give(print)
+    ended = []
+    monkeypatch.setattr(processes._Worker, "end", lambda self: ended.append(self))
+    team.end()
+    assert len(ended) == 2
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes there")

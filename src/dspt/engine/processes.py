@@ -30,9 +30,8 @@ class Processes:
 
     def give(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Return what an idle process will answer."""
-        worker = self._idle.pop()
-        found = worker.give(work, *arguments)
-        self._busy[found] = worker
+        found = self._idle[-1].give(work, *arguments)  # one that is stopped here is still among those to be ended
+        self._busy[found] = self._idle.pop()
         return found
 
     def ended(self, handles: Sequence[Future[Any]], seconds: float) -> Sequence[Future[Any]]:

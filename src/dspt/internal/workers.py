@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dspt.internal.files import uninterrupted
+
 # Does a piece of work with each part, in any process and in any order, and yields the part with what came of it. Work
 # and parts can be pickled; the text of a part is what a person calls it.
 Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[tuple[Any, Any]]]
@@ -27,14 +29,23 @@ def starting() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    before = {stop: signal.signal(stop, signal.SIG_IGN) for stop in _STOPS}  # what a process inherits
-    try:
-        yield
-    finally:
-        for stop, handler in before.items():
-            signal.signal(stop, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with uninterrupted():  # to ignore them would lose one that comes to a thread that does not block it
+        _start_trackers()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # what a process inherits
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start_trackers() -> None:
+    """Start the processes that clean up behind workers: whoever starts them lets signals through again."""
+    from multiprocessing import resource_tracker
+
+    from loky.backend import resource_tracker as of_loky
+
+    for tracker in (resource_tracker, of_loky):
+        tracker._resource_tracker.ensure_running()
 
 
 def end_with(parent: int) -> None:
