@@ -74,6 +74,15 @@ def twice(work, parts):
         yield part, work(part)
 
 
+def read_only(work, parts):
+    """Do work elsewhere, and answer with arrays that nobody can write to, as Ray does."""
+    for part, answer in backwards(work, parts):
+        for each in answer if isinstance(answer, tuple) else (answer,):
+            if isinstance(each, np.ndarray):
+                each.flags.writeable = False
+        yield part, answer
+
+
 def problem(text: bool, looked_at: bool = False):
     """Return features, labels and what else there is of them: a set in which no choice is left to rounding."""
     n = 600
@@ -125,6 +134,13 @@ class TestThePosterior:
         arrays, more = problem(text=True, looked_at=True)
         found = label_posterior(*arrays, **more, spread=twice)
         assert same_bits(found, label_posterior(*arrays, **more, spread=backwards))
+
+    @pytest.mark.parametrize("rows", [100, 600])
+    def test_has_the_same_bits_if_answers_cannot_be_written_to(self, monkeypatch, rows):
+        monkeypatch.setattr(passes, "LEAST_ROWS", rows)  # the sum of a single range is its answer
+        arrays, more = problem(text=True, looked_at=True)
+        found = label_posterior(*arrays, **more, spread=read_only)
+        assert same_bits(found, label_posterior(*arrays, **more))
 
     @pytest.mark.parametrize("number", [1, 2, 3])
     def test_has_the_same_bits_whatever_the_number_of_workers(self, number, capfd, temporary):
@@ -186,12 +202,14 @@ class TestThePosterior:
         assert same_bits(found, expected)
 
 
+@pytest.mark.parametrize("rows", [100, 500])
 @pytest.mark.parametrize("text", [False, True])
-def test_an_audit_by_workers_says_what_one_process_does(text):
+def test_an_audit_by_workers_says_what_one_process_does(monkeypatch, text, rows):
+    monkeypatch.setattr(passes, "LEAST_ROWS", rows)
     x, labels = features(500, 1)
     given = np.asarray(dspt.corrupt(labels, 4, rate=0.3))
     prototypes = np.stack([x[labels == c].mean(0) for c in range(4)]) if text else None
-    one, many = (judge(x, given, 4, prototypes=prototypes, scale=10, spread=spread) for spread in (None, backwards))
+    one, many = (judge(x, given, 4, prototypes=prototypes, scale=10, spread=spread) for spread in (None, read_only))
     np.testing.assert_allclose(many.posterior.probabilities, one.posterior.probabilities, rtol=0, atol=1e-4)
     np.testing.assert_allclose(many.fits_no_class, one.fits_no_class, rtol=0, atol=1e-4)
     np.testing.assert_array_equal(many.is_outlier, one.is_outlier)

@@ -52,7 +52,10 @@ class Passes(Protocol):
         """Return room for float32 rows that work can read and write."""
 
     def each(self, work: Callable[..., Answer], *given: Any) -> Iterator[Answer]:
-        """Yield what `work(rows, *given)` answers for each range, in the order of the rows."""
+        """Yield what `work(rows, *given)` answers for each range, in the order of the rows.
+
+        Answers are not to be written to: on Ray, arrays lie in memory that workers share.
+        """
 
 
 @contextmanager

@@ -311,7 +311,7 @@ class Evidence:
         likeness: Tensor | None = None
         for *of_each, alike in self.passes.each(self.samples.fill, by):
             looks.append(tuple(of_each))
-            likeness = alike if likeness is None else likeness.add_(alike)
+            likeness = alike.clone() if likeness is None else likeness.add_(alike)
         assert likeness is not None
         predicted, sureness, given = map(joined, zip(*looks, strict=True))
         return Look(predicted, sureness, given, normalised(likeness.fill_diagonal_(0)))
@@ -353,8 +353,7 @@ class Evidence:
 
     def _moments(self) -> tuple[Tensor, float]:
         """Return the mean of the features and what brings their mean variance to 1."""
-        mean = added(self.passes.each(self.samples.sums))
-        mean /= self.n
+        mean = added(self.passes.each(self.samples.sums)) / self.n
         squares = added(self.passes.each(self.samples.squares, mean))
         deviation = (squares / (self.n * self.width)) ** 0.5
         size = max(deviation, float(np.abs(mean).max()))
