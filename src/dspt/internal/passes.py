@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import lru_cache, reduce
 from itertools import count
 from operator import iadd
@@ -84,13 +85,15 @@ def passes(rows: int, spread: Spread | None = None) -> Iterator[Passes]:
 
 
 def added(answers: Iterable[Number]) -> Number:
-    """Return the sum of what ranges answered, added in their order, to the first of them."""
-    return reduce(iadd, answers)
+    """Return the sum of what ranges answered, added in their order, in an array of its own."""
+    left = iter(answers)
+    return reduce(iadd, left, deepcopy(next(left)))
 
 
 def all_added(answers: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return the sums of what ranges answered, one of each kind; no more than two answers are held at a time."""
-    return reduce(lambda one, other: tuple(map(iadd, one, other)), answers)
+    left = iter(answers)
+    return reduce(lambda one, other: tuple(map(iadd, one, other)), left, deepcopy(next(left)))
 
 
 def joined(answers: Iterable[np.ndarray]) -> np.ndarray:
