@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -255,12 +256,45 @@ class TestFiles:
         with pytest.raises(FileError, match=r"the folder of temporary files, .*: cannot be written"):
             self.of(backwards)
 
+    @pytest.mark.parametrize("rows", [600, 599])
+    def test_of_features_that_are_replaced_in_between_are_one_sentence(self, tmp_path, temporary, rows):
+        (x, labels), _ = problem(text=False)
+        np.save(tmp_path / "x.npy", x)
+        mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+        made = count()
+
+        def replacing(work, parts):
+            for part, answer in backwards(work, parts):
+                if next(made) == 20:
+                    (tmp_path / "x.npy").unlink()
+                    np.save(tmp_path / "x.npy", x[rows - 1 :: -1])
+                passes._opened.cache_clear()  # as if each part were another worker's
+                yield part, answer
+
+        with pytest.raises(InputError, match=r"x\.npy: it was changed while it was read; leave it as it is"):
+            label_posterior(mapped, labels, spread=replacing)
+        assert not list(temporary.iterdir())
+
     def test_an_error_in_a_worker_is_raised_here_and_the_workers_are_there_for_the_next(self):
         with spreading(lambda: processes.Processes(2)) as spread:
             with pytest.raises(ZeroDivisionError), passes.passes(300, spread) as each:
                 list(each.each(failing_work))
             with passes.passes(300, spread) as each:
                 np.testing.assert_array_equal(joined(each.each(row_numbers)), np.arange(300))
+
+
+def test_rows_whose_worker_dies_each_time_are_named(temporary):
+    with (
+        spreading(lambda: processes.Processes(1)) as spread,
+        pytest.raises(InputError, match=r"^rows 0 to 99: its worker process died twice \(SIGKILL\)"),
+        passes.passes(100, spread) as each,
+    ):
+        list(each.each(deadly_work))
+    assert not list(temporary.iterdir())
+
+
+def deadly_work(rows: slice) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def failing_work(rows: slice) -> float:

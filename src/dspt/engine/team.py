@@ -20,6 +20,10 @@ class Unfit(InputError):
     """What a worker lacks for all that it could be given, such as a folder that it cannot see: all work ends."""
 
 
+class Dead(InputError):
+    """What was tried as often as may be, and each time its worker died."""
+
+
 class Gone(FileError):
     """All workers are gone and none can take their place: all work ends, and none of it has failed."""
 
@@ -141,6 +145,8 @@ def spread(
 
     def ended() -> Iterator[tuple[Thing, Any]]:
         for thing, answer in window.ended(_PATIENCE):
+            if isinstance(answer, Dead):
+                raise InputError(f"{called(thing)}: {answer.sentence}", answer.advice) from answer
             if isinstance(answer, Exception):
                 raise answer
             yield thing, answer
@@ -157,9 +163,9 @@ def spread(
 _PATIENCE = 60.0
 
 
-def _dead(death: Died, how: str, tries: int) -> InputError:
+def _dead(death: Died, how: str, tries: int) -> Dead:
     times = {1: "", 2: " twice"}.get(tries, f" {tries} times")
-    error = InputError(
+    error = Dead(
         f"its worker process died{times}{how}, perhaps for want of memory; close other programs",
         "or give fewer `jobs`",
     )

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dspt.internal.errors import InputError
+
 
 class Home(NamedTuple):
     """Where an array lies: all that is needed to map it."""
@@ -33,6 +35,20 @@ def home(array: np.ndarray) -> Home | None:
     return Home(str(path), array.dtype.str, offset, array.shape)
 
 
+def stamp(path: str) -> tuple[int, int] | None:
+    """Return by what a file is known from another that has taken its name; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def changed(path: str) -> InputError:
+    """Return the error that a file is another than it was."""
+    return InputError(f"{path}: it was changed while it was read; leave it as it is and begin again")
+
+
 def write(value: Any, path: Path) -> None:
     """Put an object into a file; of arrays in files, only where they lie."""
     with open(path, "wb") as file:
@@ -54,4 +70,7 @@ class _Writer(pickle.Pickler):
 class _Reader(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> np.ndarray:
         found = Home(*pid)
-        return np.memmap(found.path, np.dtype(found.dtype), "r", found.offset, found.shape)
+        try:
+            return np.memmap(found.path, np.dtype(found.dtype), "r", found.offset, found.shape)
+        except ValueError:  # it is too short
+            raise changed(found.path) from None

@@ -35,6 +35,9 @@ _MOST_RANGES = 256
 # one page.
 _ALIGNED = 1024
 
+# What the folder of scratch files is called, between a dot and what makes the name its own.
+_SCRATCH = "dspt"
+
 Kept = TypeVar("Kept", bound=Features)
 Answer = TypeVar("Answer")
 Number = TypeVar("Number")
@@ -75,7 +78,7 @@ def passes(rows: int, spread: Spread | None = None) -> Iterator[Passes]:
         return
     above = Path(tempfile.gettempdir())
     remove_left(above)
-    folder = temporary_name(above / "dspt")
+    folder = temporary_name(above / _SCRATCH)
     try:
         with told(*place()):
             folder.mkdir(mode=0o700)
@@ -129,11 +132,17 @@ class _Elsewhere:
     def __init__(self, rows: int, spread: Spread, folder: Path) -> None:
         self._rows, self._spread, self._folder = rows, spread, folder
         self._numbers = count()
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files that are not made here
 
     def keep(self, array: Kept) -> Kept:
         if isinstance(array, Shards):
             return array.kept(self.keep)  # type: ignore[return-value]
-        if handover.home(array) is not None or not array.size:
+        if (home := handover.home(array)) is not None:
+            stamp = handover.stamp(home.path)
+            if stamp is not None and not Path(home.path).parent.name.startswith(f".{_SCRATCH}."):
+                self._stamps.setdefault(home.path, stamp)
+            return array
+        if not array.size:
             return array
         path = self._path()
         with told(*place()), open(path, "xb") as file:
@@ -161,8 +170,15 @@ class _Elsewhere:
                 while following in ended:  # sums are added in the order of the rows, whoever is first
                     yield ended.pop(following)
                     following += 1
+            self._check_unchanged()
         finally:
             remove(asked)
+
+    def _check_unchanged(self) -> None:
+        """Raise `InputError` if a worker may have read another file than this process has: one with its name."""
+        for path, stamp in self._stamps.items():
+            if handover.stamp(path) not in (stamp, None):  # what is gone was handed over as it was
+                raise handover.changed(path)
 
     def _path(self) -> Path:
         return self._folder / str(next(self._numbers))
