@@ -14,7 +14,7 @@ from dspt import plots
 from dspt.cli.common import KEPT, app
 
 EPOCHS = "finished epochs are saved. To go on"
-IMAGES = "images encoded so far are kept, but for the last thousand at most. To go on"
+IMAGES = "images that were encoded are kept, but for the last thousand at most. To go on"
 NOTHING = "no file was left half-written. To begin again"
 
 # A command, a function that it calls in the middle, and what it says when it is stopped there.

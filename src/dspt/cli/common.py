@@ -271,7 +271,7 @@ def _stopped() -> str:
 
 
 _EPOCHS = "finished epochs are saved"
-_IMAGES = "images encoded so far are kept, but for the last thousand at most"
+_IMAGES = "images that were encoded are kept, but for the last thousand at most"
 # What the same command goes on from after it was stopped; others have to begin again.
 KEPT = {
     **dict.fromkeys(["train", "scratch", "reproduce", "demo"], _EPOCHS),

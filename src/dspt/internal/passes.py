@@ -94,7 +94,7 @@ def added(answers: Iterable[Number]) -> Number:
 
 
 def all_added(answers: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the sums of what ranges answered, one of each kind; no more than two answers are held at a time."""
+    """Return the sums of what ranges answered, one of each kind, in arrays of their own."""
     left = iter(answers)
     return reduce(lambda one, other: tuple(map(iadd, one, other)), left, deepcopy(next(left)))
 
