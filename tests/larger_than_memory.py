@@ -1,4 +1,6 @@
-"""Learns from features and judges their labels under a limit of memory: `larger_than_memory.py DATA MODEL OUT MIB`.
+"""Learns from features, or judges their labels, under a limit of memory: `larger_than_memory.py WHAT DATA MODEL OUT MIB`.
+
+WHAT is a learner or "posterior".
 
 What the program itself takes (Python, torch, all that is loaded before data are) is there first. From then on the
 process may have MIB more of private memory, which the system enforces: RLIMIT_DATA counts what is allocated, whether
@@ -20,7 +22,7 @@ import numpy as np
 
 import dspt
 from dspt.config import Config
-from dspt.data import open_dataset
+from dspt.data import Dataset, open_dataset
 from dspt.workflows.train import run
 
 
@@ -37,12 +39,18 @@ def digest(*arrays: np.ndarray) -> str:
     return found.hexdigest()
 
 
-def main(data: str, model: str, out: Path, mib: int) -> None:
-    configs = {name: Config(model=model, learner=name, epochs=1, batch_size=256) for name in ("prototypes", "prompt")}
-    for name, config in configs.items():  # so that all that is loaded on the way is there
-        run(f"{data}-few", config, out=out / f"{name}-few")
-    few = open_dataset(f"{data}-few").train
-    dspt.label_posterior(few.items, few.labels)
+def found(what: str, source: Dataset | str, model: str, out: Path) -> list[object]:
+    """Return figures and a digest of what is learnt, or of the posterior."""
+    if what == "posterior":
+        train = (open_dataset(source) if isinstance(source, str) else source).train
+        posterior = dspt.label_posterior(train.items, train.labels)
+        return [posterior.noise_rate, posterior.noise_rate_error, digest(posterior.probabilities, posterior.weights)]
+    result = run(source, Config(model=model, learner=what, epochs=1, batch_size=256), out=out)
+    return [result.accuracy, result.loss, digest(np.fromfile(out / "context.safetensors", np.uint8))]
+
+
+def main(what: str, data: str, model: str, out: Path, mib: int) -> None:
+    found(what, f"{data}-few", model, out / "few")  # so that all that is loaded on the way is there
     ctypes.CDLL(None).malloc_trim(0)  # what is free again is no part of the program
     before = status("VmData")
     if mib:
@@ -50,7 +58,7 @@ def main(data: str, model: str, out: Path, mib: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     dataset = open_dataset(data)
     size = dataset.train.items.nbytes // 2**20
-    told: dict[str, object] = {"mib_of_features": size, "mib_of_the_program": before, "mib_more": mib}
+    told: dict[str, object] = {"what": what, "mib_of_features": size, "mib_of_the_program": before, "mib_more": mib}
     try:
         whole = np.asarray(dataset.train.items)
         told["fits"] = True
@@ -58,14 +66,10 @@ def main(data: str, model: str, out: Path, mib: int) -> None:
         told["fits"] = False
     if not mib:
         dataset = replace(dataset, train=replace(dataset.train, items=whole))
-    for name, config in configs.items():
-        result = run(dataset, config, out=out / name)
-        told[name] = [result.accuracy, result.loss, digest(np.fromfile(out / name / "context.safetensors", np.uint8))]
-    found = dspt.label_posterior(dataset.train.items, dataset.train.labels)
-    told["posterior"] = [found.noise_rate, found.noise_rate_error, digest(found.probabilities, found.weights)]
+    told["found"] = found(what, dataset, model, out / "whole")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps({**told, "mib_private_at_the_end": status("RssAnon"), "mib_resident_at_most": peak}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+    main(*sys.argv[1:4], Path(sys.argv[4]), int(sys.argv[5]))
