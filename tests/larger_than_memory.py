@@ -1,6 +1,6 @@
-"""Learns from features, or judges their labels, under a limit of memory: `larger_than_memory.py WHAT DATA MODEL OUT MIB`.
+"""Learns from features, or judges their labels, under a limit of memory.
 
-WHAT is a learner or "posterior".
+`larger_than_memory.py WHAT DATA MODEL OUT MIB`, WHAT being a learner or "posterior".
 
 What the program itself takes (Python, torch, all that is loaded before data are) is there first. From then on the
 process may have MIB more of private memory, which the system enforces: RLIMIT_DATA counts what is allocated, whether

@@ -20,6 +20,7 @@ from dspt.backbone.prompt import initial_context
 from dspt.backbone.text import TextTower
 from dspt.bench import encoding, epochs, memory, neighbour, posterior, scale, startup, steps, summary, timing
 from dspt.cli import app
+from dspt.engine.processes import Processes
 from dspt.internal.errors import InputError
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 49408}
@@ -362,10 +363,18 @@ class TestScale:
 
     def test_the_posterior_is_measured_against_its_products(self):
         found = posterior.short_posterior(2000)
+        assert "workers_speedup" not in found  # they would have nothing to share
         # whatever it does, the features of all samples are multiplied with something for each class
         assert found["gflop"] > 2 * 2000 * posterior.WIDTH * posterior.CLASSES / 1e9
         assert found["share"] > 0
         assert found["noise_rate"] == pytest.approx(0.3, abs=0.05)
+
+    def test_workers_are_measured_beside_one_process(self, monkeypatch):
+        monkeypatch.setattr(posterior, "SPREAD", 600)
+        asked = []
+        monkeypatch.setattr(posterior, "Processes", lambda size: asked.append(size) or Processes(size))
+        assert posterior.short_posterior(600)["workers_speedup"] > 0
+        assert asked == [posterior.WORKERS]
 
     def test_it_is_told_in_lines(self, monkeypatch, dspt):
         one = timing.spread("seconds", [10.0, 12.0, 11.0])
@@ -374,13 +383,14 @@ class TestScale:
             "sweep": {"embedded": many | {"runs": 8}},
             "overhead": {"run": 0.5, "local": 0.02},
             "encode": many | {"images": 22},
-            "posterior": {"10000": {"seconds": 5.0, "mib": 60.0, "share": 0.25}},
+            "posterior": {"10000": {"seconds": 5.0, "mib": 60.0, "share": 0.25, "workers_speedup": 1.25}},
         }
         monkeypatch.setattr(scale, "measure", lambda quick, full, reporter: told)
         code, out, _ = dspt("bench", "--scale")
         assert code == 0
         for part in ("1.80 (1.80 to 1.80) times as fast", "local 20 ms", "2.00 images/s", "500 µs a sample", "25 % of"):
             assert part in out
+        assert "2 local workers 1.25 times as fast" in out
         assert json.loads(dspt("bench", "--scale", "--json")[1]) == told
         assert dspt("bench", "--full")[0] == dspt("bench", "--scale", "--picture", "a.png")[0] == 2
 

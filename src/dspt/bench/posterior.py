@@ -19,11 +19,16 @@ import numpy as np
 import torch
 
 from dspt.bench.timing import seconds
+from dspt.engine.processes import Processes
+from dspt.engine.spreading import spreading
 from dspt.internal.progress import Reporter
 from dspt.noise import corrupt
 from dspt.posterior import label_posterior
 
 WIDTH, CLASSES = 512, 100
+WORKERS = 2
+# Fewer samples than these are two ranges or one, and workers would have nothing to share.
+SPREAD = 100_000
 
 # Rows that are made at a time; products that are timed.
 _PART, _PRODUCTS = 50_000, 20
@@ -71,7 +76,8 @@ def short_posterior(n: int, text: bool = False) -> dict[str, float]:
     dict of str to float
         "seconds" and "processor_seconds"; "mib", by which private memory rises at most (not a number but on Linux);
         "gflop" of its products; "share", which part of the processor's seconds these alone would take at the rate of
-        one large product, and which a busy neighbour changes little; the "noise_rate" that it finds.
+        one large product, and which a busy neighbour changes little; the "noise_rate" that it finds; and from
+        `SPREAD` samples on "workers_speedup", how many times as fast `WORKERS` processes are, their start included.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -100,6 +106,7 @@ def short_posterior(n: int, text: bool = False) -> dict[str, float]:
         with _Peak() as peak:
             spent = seconds(lambda: label_posterior(x, labels, z))
         computed = time.process_time() - computed
+        by_workers = seconds(lambda: _by_workers(x, labels, z)) if n >= SPREAD else None
         with FlopCounterMode(display=False) as counter:
             found = label_posterior(x, labels, z)
     operations = counter.get_total_flops()
@@ -110,7 +117,13 @@ def short_posterior(n: int, text: bool = False) -> dict[str, float]:
         "gflop": operations / 1e9,
         "share": operations / computed / rate,
         "noise_rate": found.noise_rate,
+        **({} if by_workers is None else {"workers_speedup": spent / by_workers}),
     }
+
+
+def _by_workers(x: np.ndarray, labels: np.ndarray, z: np.ndarray | None) -> None:
+    with spreading(lambda: Processes(WORKERS)) as spread:
+        label_posterior(x, labels, z, spread=spread)
 
 
 def _written(path: Path, shape: tuple[int, int], part: Callable[[slice], np.ndarray]) -> np.ndarray:

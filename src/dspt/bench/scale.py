@@ -30,7 +30,7 @@ from dspt.bench.timing import ratios, seconds, spread
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 
-WORKERS = 2
+WORKERS = posterior.WORKERS
 
 # The options of each engine, and what it needs.
 ENGINES = {
@@ -88,6 +88,8 @@ def in_words(found: dict[str, Any]) -> list[str]:
             f"  {int(n):>9,} samples {one['seconds']:8.1f} s, {1e6 * one['seconds'] / int(n):6.0f} µs a sample, "
             f"{one['mib']:6.0f} MiB, {100 * one['share']:3.0f} % of it matrix products"
         )
+        if "workers_speedup" in one:
+            shown.append(f"    {posterior.WORKERS} local workers {one['workers_speedup']:.2f} times as fast")
     return shown
 
 
