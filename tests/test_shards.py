@@ -34,7 +34,7 @@ from dspt.workflows.train import run
 # Rows of the train split in each shard.
 CUTS = {1: (), 2: (13,), 7: (1, 20, 21, 60, 61, 99)}
 # Private memory that a process may have beside the program, in MiB, where features are ten times as large.
-MIB = 288
+MIB = 320
 
 
 def samples() -> dict[str, np.ndarray]:
