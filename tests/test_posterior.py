@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_predict
 from sklearn.preprocessing import StandardScaler
 
 import dspt
@@ -300,6 +303,18 @@ class TestWhatIsFound:
         one, other = label_posterior(x, labels, z), label_posterior(300 * x + 7, labels, 0.01 * z - 3)
         np.testing.assert_allclose(other.probabilities, one.probabilities, atol=1e-2)
 
+    @pytest.mark.parametrize("units", [np.r_[1e4, np.ones(WIDTH)], np.r_[1.0, np.logspace(-2, 2, WIDTH)]])
+    def test_features_may_be_measured_in_other_units(self, units):
+        """A column of nothing that is the largest by far, and columns from hundredths to hundreds."""
+        x, true, _ = clouds()
+        labels = dspt.corrupt(true, CLASSES, "pair", 0.2)
+        x = np.c_[np.random.default_rng(1).standard_normal(len(x)), x]
+        plain, other = label_posterior(x, labels), label_posterior(units * x, labels)
+        assert found_wrong(other, true) > found_wrong(plain, true) - 0.02
+        assert abs(other.noise_rate - 0.2) < 0.02
+        right = [(found.classify(rows).argmax(1) == true).mean() for found, rows in ((plain, x), (other, units * x))]
+        assert right[1] > right[0] - 0.02
+
     def test_confusion_tells_which_classes_look_alike_whatever_their_labels(self):
         """Classes 0 and 1 are one cloud, whose labels are all told right by nothing but the labels."""
         x, true, _ = clouds(900, apart=3.0)
@@ -541,6 +556,26 @@ class TestHardImages:
         x = apart * random.standard_normal((5, width))[true] + random.standard_normal((1000, width))
         found = label_posterior(x, true)
         assert found.noise_rate <= 2 * found.noise_rate_error
+
+    def test_mistakes_on_hard_images_alone_are_within_the_error(self):
+        """A fifth of the digits, the hardest the likelier, gets what a classifier takes them for."""
+        x, true = load_digits(return_X_y=True)
+        x = PCA(5, random_state=0).fit_transform(x)
+        told = cross_val_predict(LinearDiscriminantAnalysis(), x, true, cv=3, method="predict_proba")
+        random = np.random.default_rng(0)
+        hard = 1.1 - told[np.arange(len(true)), true]
+        told[np.arange(len(true)), true] = 0
+        given = true.copy()
+        for i in random.choice(len(true), len(true) // 5, replace=False, p=hard / hard.sum()):
+            given[i] = random.choice(10, p=(told[i] + 1e-3) / (told[i] + 1e-3).sum())
+        found = label_posterior(x, given)
+        assert abs(found.noise_rate - (given != true).mean()) < 2 * found.noise_rate_error
+        assert roc_auc_score(given != true, -found.label_quality) > 0.85  # what is doubtful is known all the same
+
+    def test_two_errors_reach_the_case_in_which_every_contradiction_is_a_mistake(self):
+        found = noise_rate.RateEvidence(0.1, (0.1,), contradicted=0.3, anchors=10**9, samples=10**9, can_tell=True)
+        rate, error = noise_rate.rate_and_error(found)
+        assert rate + 2 * error == pytest.approx(0.3, abs=1e-4)
 
     def test_wrong_labels_of_classes_that_do_not_are_not_taken_for_hard_images(self):
         x, true, _ = clouds(apart=2.0)

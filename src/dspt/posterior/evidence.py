@@ -67,6 +67,10 @@ NOT_MERELY_HARD = 0.03
 # of how often they do anywhere, to be called wrong for all that.
 SUREST = 0.1
 ABOUT_AS_OFTEN = 0.75
+# How many times the usual deviation one of a feature may be before all are brought to the same (CLIP's are below 5
+# times), and the share of the usual one below which a feature is taken for constant.
+OTHER_UNITS = 10.0
+LEAST_OF_USUAL = 1e-3
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
 # Samples that are taken together where precision is double.
@@ -351,16 +355,23 @@ class Evidence:
     def _sums(self, answers: Iterable[ClassSums]) -> list[Sums]:
         return [Sums(*each) for each in zip(*all_added(answers), self.products, strict=True)]
 
-    def _moments(self) -> tuple[Tensor, float]:
-        """Return the mean of the features and what brings their mean variance to 1."""
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Return the mean of the features (D,) and what brings their mean variance to 1 (D,).
+
+        That is one number for all: how much features differ is part of what they say. But where some are so much
+        larger than others that they must be measured in other units, each gets its own.
+        """
         mean = added(self.passes.each(self.samples.sums)) / self.n
-        squares = added(self.passes.each(self.samples.squares, mean))
-        deviation = (squares / (self.n * self.width)) ** 0.5
+        deviations = np.sqrt(added(self.passes.each(self.samples.squares, mean)) / self.n)
+        deviation = float(np.sqrt(np.square(deviations).mean()))
         size = max(deviation, float(np.abs(mean).max()))
         if size > _LARGEST:
             raise InputError(f"features: they are as large as {size:.3g}; bring them below {_LARGEST:g}")
-        varied = deviation > 1e-7 * size
-        return torch.from_numpy(mean.astype(np.float32)), 1 / deviation if varied else 1.0
+        scale = np.full(self.width, 1 / deviation if deviation > 1e-7 * size else 1.0)
+        usual = float(np.median(deviations[deviations > 0])) if deviations.any() else 0.0
+        if deviations.max() > OTHER_UNITS * usual > 1e-7 * size:
+            scale = 1 / np.maximum(deviations, usual * LEAST_OF_USUAL)
+        return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(scale.astype(np.float32))
 
     def _text_scale(self, z: Features) -> float:
         """Return the factor that brings the logits to CLIP's height; 0 if they say nothing."""
@@ -421,7 +432,7 @@ class Evidence:
         prior = log_shares(self.given_to_others.sum(0), transition.matrix)
         parts = discriminants(reduce(Sums.plus, sums), RIDGES)
         whole = combined(parts, mixture.weights[: len(RIDGES)], prior)
-        weights = self.scale * whole.weights  # of the features as they come, not centred
+        weights = self.scale[:, None] * whole.weights  # of the features as they come, not centred
         text_weight = mixture.weights[-1] * self.text_scale if self.text_scale else 0.0
         return Answer(
             probabilities=whole_of(self.samples.p),

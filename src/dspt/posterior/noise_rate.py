@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Of the labels that contradict the prediction and are held to be right, the share that may as well be wrong: hard
-# images and wrong labels are told apart by an assumption, and this is what it may be off by.
-DOUBT = 0.4
+# Labels that contradict the prediction and are held to be right are those of hard images by an assumption alone. With
+# half of them in the error, two errors reach the case in which all of them are wrong: that of people who mislabel hard
+# images and no others.
+DOUBT = 0.5
 
 
 class RateEvidence(NamedTuple):

@@ -80,7 +80,7 @@ class Samples:
         Zero-shot logits.
     mean : Tensor of shape (D,), optional
         Of the features.
-    scale : float
+    scale : Tensor of shape (D,), optional
         What brings the mean variance of the features to 1.
     text_scale : float
         What brings the logits to CLIP's height; 0 if they are of no use.
@@ -98,7 +98,7 @@ class Samples:
     at_once: int
     z: Features | None = None
     mean: Tensor | None = None
-    scale: float = 1.0
+    scale: Tensor | None = None
     text_scale: float = 0.0
 
     @property
@@ -116,6 +116,7 @@ class Samples:
     def features(self, rows: slice | np.ndarray) -> Tensor:
         """Return some samples' features, centred and brought to a mean variance of 1."""
         assert self.mean is not None
+        assert self.scale is not None
         x = self.x[rows]
         # A slice may be what was given itself, or a map of it, which are not written to.
         own = x if x.dtype == np.float32 and not isinstance(rows, slice) else None
@@ -167,12 +168,12 @@ class Samples:
             found += self.x[block].sum(0, dtype=np.float64)
         return found
 
-    def squares(self, rows: slice, mean: np.ndarray) -> float:
-        """Return the sum of squared distances from a mean (D,)."""
-        found = 0.0
+    def squares(self, rows: slice, mean: np.ndarray) -> np.ndarray:
+        """Return the sums of squared distances from a mean (D,), of each feature."""
+        found = np.zeros(self.width)
         for block in self.blocks(rows):
-            away = np.subtract(self.x[block], mean).ravel()
-            found += float(away @ away)
+            away = np.subtract(self.x[block], mean)
+            found += np.einsum("nd,nd->d", away, away)
         return found
 
     def products(self, rows: slice) -> Tensor:
