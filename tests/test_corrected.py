@@ -118,6 +118,13 @@ def test_nothing_is_accepted_where_nothing_can_be_told():
     assert final_labels(blind, {}, accept=0.6)[1] == ("given", "given")
 
 
+def test_no_class_is_accepted_for_an_image_that_fits_none():
+    audit = audit_of([0, 0], [[0.1, 0.9, 0], [0.1, 0.9, 0]])
+    strange = Audit(**{**vars(audit), "is_outlier": np.array([True, False])})
+    assert final_labels(strange, {}, accept=0.6)[1] == ("given", "accepted")
+    assert final_labels(strange, {0: relabel(1)}, accept=0.6)[1] == ("person", "accepted")
+
+
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=20))
 def test_without_decisions_labels_are_the_given_ones(labels):
     found, sources = final_labels(audit_of(labels), {})

@@ -70,7 +70,8 @@ def parsed(path: Path) -> Parsed:
         ({}, "About 12 of 60 labels are wrong (20 %, give or take 3)."),
         ({"noise_rate_error": 0.002}, "About 12 of 60 labels are wrong (20.0 %, give or take 0.4)."),
         ({"noise_rate_error": 0.0}, "About 12 of 60 labels are wrong (20.0 %, give or take 0.1)."),
-        ({"noise_rate": 0.001}, "Hardly any of the 60 labels is wrong (0 %, give or take 3)."),
+        ({"noise_rate": 0.001}, "Hardly any of the 60 labels is wrong (0 %, at most 3 %)."),
+        ({"noise_rate_error": 0.12}, "About 12 of 60 labels are wrong (20 %, at most 44 %)."),
         ({"can_tell": False}, "How many of the 60 labels are wrong cannot be told."),
         ({"noise_rate_error": 0.25}, "How many of the 60 labels are wrong cannot be told."),
         (

@@ -160,12 +160,15 @@ def headline(audit: Audit) -> str:
     number = len(audit.labels)
     if not audit.tells:
         return f"How many of the {number:,} labels are wrong cannot be told."
-    wrong = audit.noise_rate * number
-    share, spread = _percent(audit.noise_rate, 2 * audit.noise_rate_error)
+    wrong, spread = audit.noise_rate * number, 2 * audit.noise_rate_error
+    share, more_or_less = _percent(audit.noise_rate, spread)
+    within = f"give or take {more_or_less}"
+    if audit.noise_rate < spread:  # no share is below none
+        within = f"at most {_percent(audit.noise_rate + spread, spread)[0]} %"
     if round(wrong) < 1:
-        return f"Hardly any of the {number:,} labels is wrong ({share} %, give or take {spread})."
+        return f"Hardly any of the {number:,} labels is wrong ({share} %, {within})."
     is_are = "label is" if number == 1 else "labels are"
-    return f"About {_three_digits(wrong):,} of {number:,} {is_are} wrong ({share} %, give or take {spread})."
+    return f"About {_three_digits(wrong):,} of {number:,} {is_are} wrong ({share} %, {within})."
 
 
 def _explanation(audit: Audit, count: int, expected: float | None, budget: int | None) -> str:
@@ -173,7 +176,7 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
     words = []
     if audit.tells:
         words.append(
-            "Give or take means two standard errors. If hard images are mislabelled more often than easy ones, the "
+            "Give or take, and at most, mean two standard errors. If hard images are mislabelled more often than easy ones, the "
             "true share is likelier above the estimate than below it."
         )
     elif not audit.can_tell:

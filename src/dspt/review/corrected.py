@@ -42,7 +42,7 @@ def final_labels(
         What a person has decided, by row; it counts before anything else. A label that is kept is the given one.
     accept : float, optional
         Proposals of at least this probability, above 0.5 and at most 1, are taken for labels that are called wrong.
-        None takes none.
+        None takes none. Not for an image that fits no class: of what it is, the classes' probabilities say nothing.
 
     Returns
     -------
@@ -58,7 +58,8 @@ def final_labels(
         if not 0.5 < accept <= 1:
             raise InputError(f"accept = {accept}: expected a probability above 0.5 and at most 1")
         proposed = audit.ranked[0]
-        taken = audit.is_label_issue & (audit.probabilities[np.arange(n), proposed] >= accept)
+        sure = audit.probabilities[np.arange(n), proposed] >= accept
+        taken = audit.is_label_issue & sure & ~audit.is_outlier
         labels[taken], source[taken] = proposed[taken], ACCEPTED
     for row, decision in decisions.items():
         if not 0 <= row < n:
