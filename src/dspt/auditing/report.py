@@ -176,8 +176,8 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
     words = []
     if audit.tells:
         words.append(
-            "Give or take, and at most, mean two standard errors. If hard images are mislabelled more often than easy ones, the "
-            "true share is likelier above the estimate than below it."
+            "Give or take, and at most, mean two standard errors. If hard images are mislabelled more often than easy "
+            "ones, the true share is likelier above the estimate than below it."
         )
     elif not audit.can_tell:
         words.append("Neither the images nor the class names tell enough about the labels.")
