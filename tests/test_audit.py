@@ -19,6 +19,7 @@ from dspt.auditing import folder
 from dspt.auditing.audit import COLUMNS, Audit
 from dspt.auditing.judge import judge, nearest_examples
 from dspt.auditing.pictures import look_at_all
+from dspt.auditing.report import write_page
 from dspt.auditing.samples import audit_dataset
 from dspt.data.dataset import Dataset, Split
 from dspt.internal.errors import InputError
@@ -123,6 +124,12 @@ class TestTheTable:
         assert len(found) == len(x)
         with pytest.raises(InputError, match=r"features: 12 wide, but .* gives class features of width 16"):
             dspt.audit(x[:, :12], noisy(true), str(text_tower), CLASSES)
+
+    def test_names_that_become_one_prompt_are_no_reason_to_stop(self, text_tower):
+        x, true = clouds()
+        x = np.pad(x, ((0, 0), (0, 4)))
+        found = dspt.audit(x, noisy(true), str(text_tower), ("Bag", "coat", "bag", "shoe_"))
+        assert (found.predicted_label == np.array(["Bag", "coat", "bag", "shoe_"])[true]).mean() > 0.95
 
     def test_the_classifier_audits_with_its_own_model_fitted_or_not(self, text_tower):
         x, true = clouds()
@@ -400,6 +407,51 @@ class TestTheFolder:
         with pytest.raises(InputError, match="it is a file"):
             folder.check_out(tmp_path / "full" / "thesis.docx")
 
+    @pytest.mark.parametrize(
+        "files",
+        [
+            ["thumbs/cat.webp", "audit.csv"],
+            ["index.html"],
+            ["thumbs/notes.txt"],
+            ["summary.json", "decisions.sqlite"],
+            [".about.json"],
+            ["index.html", ".about.json"],
+        ],
+    )
+    @pytest.mark.parametrize("content", ["precious", '{"place": "home"}', '{"place": 1, "content": ""}', "[]"])
+    def test_files_that_only_have_the_names_of_a_report_stay(self, tmp_path, files, content):
+        for name in files:
+            (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "own" / name).write_text(content)
+        with pytest.raises(InputError, match=r"own: it has files of something else in it \(.*\); give another folder"):
+            audit(dataset(), tmp_path / "own", "none")
+        found = [path for path in (tmp_path / "own").rglob("*") if path.is_file()]
+        assert {str(path.relative_to(tmp_path / "own")) for path in found} == set(files)
+        assert {path.read_text() for path in found} == {content}
+
+    @pytest.mark.parametrize("name", ["cat.webp", "0000-holiday.jpg", ".hidden.webp"])
+    def test_a_strange_picture_among_the_thumbnails_stays(self, tmp_path, name):
+        found = audit(dataset(), tmp_path / "report", "none")
+        write_page(found, tmp_path / "report", lambda row: picture(str(row)))
+        audit(dataset(), tmp_path / "report", "none")  # its own are no strangers
+        (tmp_path / "report" / "thumbs" / name).write_text("precious")
+        before = (tmp_path / "report" / "summary.json").read_bytes()
+        with pytest.raises(InputError, match=rf"files of something else in it \(thumbs/{name}\)"):
+            audit(dataset(), tmp_path / "report", "none")
+        assert (tmp_path / "report" / "thumbs" / name).read_text() == "precious"
+        assert (tmp_path / "report" / "summary.json").read_bytes() == before
+
+    @pytest.mark.parametrize("stopped", ["report.write_page", "folder.save", "folder.begin"])
+    def test_an_audit_that_was_stopped_is_made_again(self, tmp_path, monkeypatch, stopped):
+        for out in (tmp_path / "new", tmp_path / "again"):
+            if out.name == "again":
+                audit(dataset(), out, "none")
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(f"dspt.auditing.{stopped}", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                audit(dataset(rate=0.4), out, "none")
+            audit(dataset(rate=0.4), out, "none")
+            assert folder.load(out).source == "clouds.npz"
+
     def test_no_report_is_one_sentence(self, tmp_path):
         with pytest.raises(InputError, match="no report is there"):
             folder.load(tmp_path)
@@ -538,6 +590,17 @@ class TestTheCommand:
         rows = json.loads((tmp_path / "rows.json").read_text())
         assert len(rows) == json.loads(output)["samples"]
         assert {"is_label_issue", "label_quality"} <= rows[0].keys()
+
+    def test_files_of_somebody_else_are_not_replaced(self, dspt, photos, clip, tmp_path):
+        (tmp_path / "own" / "thumbs").mkdir(parents=True)
+        for name in ("thumbs/cat.webp", "audit.csv"):
+            (tmp_path / "own" / name).write_text("precious")
+        status, _, errors = dspt("audit", photos, "--model", clip, "--out", "own", "-q")
+        assert status == 2
+        assert "own: it has files of something else in it (audit.csv); give another folder" in errors
+        assert len(errors.strip().splitlines()) == 1
+        assert (tmp_path / "own" / "thumbs" / "cat.webp").read_text() == "precious"
+        assert sorted(path.name for path in (tmp_path / "own").rglob("*")) == ["audit.csv", "cat.webp", "thumbs"]
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),

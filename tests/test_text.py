@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.prompt import (
+from dspt.backbone.prompt import (, prompted_alike
     clean_name,
     cleaned,
     initial_context,
@@ -275,6 +275,11 @@ def test_ordinary_names_do_not_wait_for_ftfy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
+def test_names_that_become_one_prompt_are_known(checkpoints):
+    names = ["red_panda", "Dog", "red panda", "dog", "dogs"]
+    assert prompted_alike(checkpoints["base"], names) == [0, 1, 0, 1, 4]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -391,7 +396,7 @@ def test_the_memory_limit_bounds_a_step(tmp_path):
     code = f"""
 import numpy, torch
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.prompt import initial_context, layout_context
+from dspt.backbone.prompt import initial_context, layout_context, prompted_alike
 
 from dspt.backbone.text import TextTower
 torch.set_num_threads(1)

@@ -16,6 +16,7 @@ from dspt.auditing.folder import Evidence
 from dspt.auditing.judge import Judged, judge, nearest_examples
 from dspt.auditing.pictures import Looks, look_at_all
 from dspt.backbone.checkpoint import open_checkpoint
+from dspt.backbone.prompt import prompted_alike
 from dspt.config import Config
 from dspt.data import Dataset, Split
 from dspt.data.dataset import are_features, take
@@ -354,7 +355,11 @@ def _features(
     config = Config(model=dataset.model_for(model), device=device, template=dataset.template)
     checkpoint = open_checkpoint(config.model)
     tower = learners.open_text_tower(config, checkpoint)
-    prototypes = learners.zero_shot_prototypes(tower, dataset.class_names, config.template).float().cpu().numpy()
+    # Folders "Bag" and "bag" are what an audit is for: the text says the same of both, and they are told as a pair.
+    alike = prompted_alike(checkpoint, dataset.class_names)
+    distinct, place = np.unique(alike, return_inverse=True)
+    names = [dataset.class_names[k] for k in distinct]
+    prototypes = learners.zero_shot_prototypes(tower, names, config.template).float().cpu().numpy()[place]
     text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
     encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True, spread=spread)
     parts = [encoder(split, name) for split, name in zip(both, ("train", "test"), strict=False)]

@@ -171,17 +171,24 @@ def initial_context(
     return embeddings[ids].cpu().clone().expand(*classes, -1, -1).contiguous()
 
 
+def prompted_alike(checkpoint: Checkpoint, class_names: Sequence[str]) -> list[int]:
+    """Return for each class the first one whose name becomes the same prompt, which mostly is itself."""
+    known: dict[tuple[int, ...], int] = {}
+    found = []
+    for number, name in enumerate(class_names):
+        words, stop = _name_tokens(checkpoint, name)
+        found.append(known.setdefault((*words, *stop), number))
+    return found
+
+
 def _check_names(checkpoint: Checkpoint, class_names: Sequence[str]) -> None:
     """Refuse names that are written apart but prompted alike: one of them could never be predicted."""
-    known: dict[tuple[int, ...], str] = {}
-    for name in class_names:
-        words, stop = _name_tokens(checkpoint, name)
-        tokens = (*words, *stop)
-        if tokens in known:
+    for number, first in enumerate(prompted_alike(checkpoint, class_names)):
+        if first != number:
             raise InputError(
-                f"class names {known[tokens]!r} and {name!r}: they become the same prompt; rename one of them"
+                f"class names {class_names[first]!r} and {class_names[number]!r}: they become the same prompt; "
+                "rename one of them"
             )
-        known[tokens] = name
 
 
 def _name_tokens(checkpoint: Checkpoint, name: str) -> tuple[list[int], list[int]]:
