@@ -17,12 +17,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.prompt import (, prompted_alike
+from dspt.backbone.prompt import (
     clean_name,
     cleaned,
     initial_context,
     layout_context,
     layout_template,
+    prompted_alike,
     tokenize,
 )
 from dspt.backbone.text import TextTower
@@ -396,7 +397,7 @@ def test_the_memory_limit_bounds_a_step(tmp_path):
     code = f"""
 import numpy, torch
 from dspt.backbone.checkpoint import open_checkpoint
-from dspt.backbone.prompt import initial_context, layout_context, prompted_alike
+from dspt.backbone.prompt import initial_context, layout_context
 
 from dspt.backbone.text import TextTower
 torch.set_num_threads(1)
