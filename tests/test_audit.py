@@ -129,7 +129,7 @@ class TestTheTable:
         x, true = clouds()
         x = np.pad(x, ((0, 0), (0, 4)))
         found = dspt.audit(x, noisy(true), str(text_tower), ("Bag", "coat", "bag", "shoe_"))
-        assert (found.predicted_label == np.array(["Bag", "coat", "bag", "shoe_"])[true]).mean() > 0.95
+        assert (found.predicted_label == true).mean() > 0.95
 
     def test_the_classifier_audits_with_its_own_model_fitted_or_not(self, text_tower):
         x, true = clouds()
@@ -446,9 +446,10 @@ class TestTheFolder:
         for out in (tmp_path / "new", tmp_path / "again"):
             if out.name == "again":
                 audit(dataset(), out, "none")
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            with monkeypatch.context() as patch:
                 patch.setattr(f"dspt.auditing.{stopped}", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-                audit(dataset(rate=0.4), out, "none")
+                with pytest.raises(KeyboardInterrupt):
+                    audit(dataset(rate=0.4), out, "none")
             audit(dataset(rate=0.4), out, "none")
             assert folder.load(out).source == "clouds.npz"
 

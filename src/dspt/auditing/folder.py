@@ -6,6 +6,7 @@
     evidence.safetensors    features and all that was computed from them, so that the labels can be judged again
     names.parquet           what each sample is called and where its file is
     decisions.sqlite        what a person has decided (see `dspt.review`)
+    .about.json             which data it is about; written before all of these, and what a report is known by
 
 summary.json is written last and has a digest of the others' content in it: a report that was stopped half-way is known.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -35,6 +37,8 @@ _TEXTS = {"items": "item", "splits": "split", "image_issues": "image_issues"}
 _ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples", "decided")
 # What the report is about: decisions in the folder are about the same.
 _ABOUT = ".about.json"
+# What a page may remove from the folder of its thumbnails, and what its own are called.
+_PICTURES, _SHEET = (".webp", ".jpg"), re.compile(r"\d{4,}-[0-9a-f]{12}\.(webp|jpg)")
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,32 @@ def check_out(folder: Path | str, source: str = "", images: Iterable[str] = ()) 
     if os.path.lexists(folder) and not folder.is_dir():
         raise InputError(f"{folder}: it is a file, and a report is a folder; give another name")
     if folder.is_dir():
-        there = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-        ours = {*FILES, DECISIONS, f"{DECISIONS}-wal", f"{DECISIONS}-shm"}
-        if strange := sorted(there - ours):
-            raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
+        with told(f"report folder {folder}", "give another folder"):
+            _check_ours(folder)
+
+
+def _check_ours(folder: Path) -> None:
+    """Raise `InputError` if a report would replace or remove what is no part of one."""
+    there = {entry.name for entry in folder.iterdir()}
+    shown = {name for name in there if not name.startswith(".")}
+    ours = {*FILES, DECISIONS, f"{DECISIONS}-wal", f"{DECISIONS}-shm"}
+    strange = sorted(shown - ours)
+    if not strange and (shown or _ABOUT in there) and not _is_about(folder / _ABOUT):
+        strange = sorted(shown) or [_ABOUT]
+    if not strange and (folder / THUMBS).is_dir():
+        pictures = [entry.name for entry in (folder / THUMBS).iterdir() if entry.suffix in _PICTURES]
+        strange = sorted(f"{THUMBS}/{name}" for name in pictures if not _SHEET.fullmatch(name))
+    if strange:
+        raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
+
+
+def _is_about(path: Path) -> bool:
+    """Return whether a file says what a report is about, as `begin` writes it."""
+    try:
+        found = read_json(path)
+    except (InputError, FileNotFoundError):
+        return False
+    return isinstance(found, dict) and found.keys() == {"place", "content"} and set(map(type, found.values())) == {str}
 
 
 def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
