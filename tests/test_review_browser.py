@@ -202,6 +202,41 @@ def test_a_selection_is_one_decision_and_one_undo(review, open_page, heard):
     assert heard.complaints == []
 
 
+def test_after_several_the_next_key_is_for_the_next_that_is_not_decided(review, open_page, heard):
+    audit = make_audit(samples=200, wrong=50)
+    served = review(audit)
+    page = open_page(served.address)
+    first = audit.ranked[0]
+    pair = audit.labels * 4 + first
+    for pressed in ("Shift+ArrowRight", "Shift+ArrowRight", "p"):
+        page.keyboard.press(pressed)
+    assert card(page, 3).get_attribute("aria-current") == "true"
+    page.keyboard.press("k")
+    saved(page)
+    expected = {row: Decision(RELABEL, first[row]) for row in range(3)} | {3: Decision(KEEP, audit.labels[3])}
+    assert served.current() == expected
+    # All like this one, also if it is decided itself.
+    like = [row for row in range(4, 50) if pair[row] == pair[4]]
+    assert len(like) > 3
+    for pressed in ("l", "p"):
+        page.keyboard.press(pressed)
+    saved(page)
+    expected |= {row: Decision(RELABEL, first[row]) for row in like}
+    assert served.current() == expected
+    card(page, 3).locator(".like").click()
+    more = [row for row in range(4, 50) if pair[row] == pair[3]]
+    page.keyboard.press("x")
+    saved(page)
+    expected |= dict.fromkeys(more, Decision(REMOVE, -1))
+    assert served.current() == expected
+    then = min(set(range(50)) - set(expected))
+    assert card(page, then).get_attribute("aria-current") == "true"
+    page.keyboard.press("Enter")
+    saved(page)
+    assert served.current() == expected | {then: Decision(RELABEL, first[then])}
+    assert heard.complaints == []
+
+
 def test_two_tabs_see_each_other_and_lose_nothing(review, open_page, heard):
     served = review(make_audit())
     one = open_page(served.address)

@@ -639,9 +639,11 @@ function decide(which, action, labels) {
   const several = which.length > 1;
   selected.clear();
   if (several) say(`${plural(which.length, "label", "labels")} decided; u takes it back`);
-  const next = listed.findIndex((i, place) => place > cursor && !decisionOf(rowOf(i)));
-  if (which.includes(listed[cursor]) && !several) {
-    if (next >= 0) moveTo(next); else { mark(); say("This was the last one of the list."); }
+  // On a card that is decided the next key would decide it again.
+  if (decisionOf(rowOf(listed[cursor]))) {
+    const next = listed.findIndex((i, place) => place > cursor && !decisionOf(rowOf(i)));
+    if (next >= 0) moveTo(next);
+    else { mark(); if (!several) say("This was the last one of the list."); }
     anchor = cursor;
   } else mark();
   showDock();
