@@ -20,7 +20,7 @@ from test_corrected import DROP, NAMES, audit_of, picture, pictures, relabel, st
 from dspt.data import open_dataset
 from dspt.data.items import written
 from dspt.internal.errors import InputError
-from dspt.review.corrected import write_manifest
+from dspt.review.corrected import write_labels, write_manifest
 from dspt.review.decisions import KEEP, Decision
 from dspt.review.exchange import KINDS, export, read_corrections
 
@@ -247,7 +247,7 @@ def test_nothing_of_the_source_is_changed_and_nothing_written_into_it(tmp_path, 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"cleanlab"}))
 def test_samples_without_files_go_to_cleanlab_alone(tmp_path, kind):
-    with pytest.raises(InputError, match="its samples are no files"):
+    with pytest.raises(InputError, match=r"its samples are no files.*give `export` labels\.csv and `format` labels"):
         export(found_audit(), {}, tmp_path / "out", kind, None)
 
 
@@ -331,6 +331,59 @@ def test_a_manifest_comes_back(tmp_path, kind):
     for accept in (None, 0.8):
         write_manifest(audit, decided, tmp_path / f"x{kind}", paths, accept, overwrite=True)
         assert read_corrections(tmp_path / f"x{kind}", audit) == decided
+
+
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_a_manifest_with_a_tab_in_a_name_comes_back(tmp_path, kind):
+    audit = audit_of([0, 1, 2], items=["cat/a\\tb.png", "dog/1.png", "red_panda/2.png"])
+    paths = [str(tmp_path / "photos" / name) for name in ("cat/a\tb.png", "dog/1.png", "red_panda/2.png")]
+    decided = {0: Decision(KEEP, 0), 1: relabel(2)}
+    write_manifest(audit, decided, tmp_path / f"x{kind}", paths)
+    assert read_corrections(tmp_path / f"x{kind}", audit, paths) == decided
+    assert read_corrections(tmp_path / f"x{kind}", audit) == decided
+
+
+@pytest.mark.parametrize("items", [None, list("01234")])
+def test_a_label_file_has_no_decisions_but_the_labels_that_changed(tmp_path, items):
+    audit = found_audit(items=items)
+    path = tmp_path / "labels.csv"
+    write_labels(audit, {0: relabel(2), 4: Decision(KEEP, 2)}, path)
+    assert read_corrections(path, audit) == {0: relabel(2)}
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))  # as a spreadsheet saves it
+    assert read_corrections(path, audit) == {0: relabel(2)}
+
+
+def test_a_label_file_has_the_train_split_alone(tmp_path):
+    audit = found_audit(splits=["train", "train", "train", "train", "test"])
+    write_labels(audit, {1: relabel(1)}, tmp_path / "labels.csv")
+    assert read_corrections(tmp_path / "labels.csv", audit) == {1: relabel(1)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: [lines[0], *reversed(lines[1:])],
+        lambda lines: [lines[0] + ",note", *(line + ",seen" for line in lines[1:])],
+    ],
+)
+def test_a_table_that_is_no_label_file_of_ours_says_what_somebody_decided(tmp_path, change):
+    audit = found_audit()
+    write_labels(audit, {}, tmp_path / "labels.csv")
+    lines = change((tmp_path / "labels.csv").read_text().splitlines())
+    found = read(tmp_path, "\n".join(lines) + "\n", audit)
+    assert len(found) == len(lines) - 1
+    assert {one.action for one in found.values()} == {KEEP}
+
+
+def test_proposals_for_fiftyone_are_no_corrections(tmp_path):
+    audit = found_audit()
+    export(audit, {}, tmp_path / "out", "fiftyone", pictures(audit, tmp_path / "photos"))
+    with pytest.raises(
+        InputError, match=r"predictions\.json: it has the proposals of an audit.*import the labels\.json"
+    ):
+        read_corrections(tmp_path / "out" / "predictions.json", audit)
+    assert read_corrections(tmp_path / "out" / "labels.json", audit) == {}
 
 
 def test_what_was_changed_in_a_manifest_since_is_a_decision(tmp_path):

@@ -101,6 +101,7 @@ def test_proposals_that_are_sure_can_be_taken(dspt, tmp_path):
     status, _, errors = dspt("review", "report", "--export", "manifest.csv")
     assert status == 2
     assert len(errors.strip().splitlines()) == 1
+    assert "give --export labels.csv and --format labels" in errors
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,8 @@ def check_files(audit: Audit, paths: Sequence[str] | None) -> Sequence[str]:
     if paths is None:
         raise InputError(
             f"{audit.source}: its samples are no files, which a manifest or a folder could name; write the corrected "
-            "labels alone, to a label file as the noise file:labels.csv reads it"
+            "labels alone, to a label file as the noise file:labels.csv reads it",
+            "give `export` labels.csv and `format` labels",
         )
     if len(paths) != len(audit.items):
         raise InputError(f"paths: expected one for each of {len(audit.items)} samples, found {len(paths)}")

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -276,13 +276,17 @@ def read_corrections(path: Path | str, audit: Audit, paths: Sequence[str | None]
         - a .csv, .tsv, .jsonl, .parquet or .xlsx table with the columns item or path, and label: a class name; an
           empty one, or "remove" unless a class is called so, removes the sample;
         - such a table with the columns index and label: samples, and classes if they are numbers, are counted from 0;
+        - a label file as `dspt.review.corrected.write_labels` writes it: a .csv table with these two columns alone and
+          a class for each sample of the train split, in their order. A label in it which is the given one is no
+          decision. With any other column it is a table as above;
         - a manifest of corrected labels, which is such a table with the columns given_label and decided_by. It has all
           samples, so that a label is a decision if it says that a person made it, or if it was changed since; samples
           that it does not have are not decided;
         - the JSON, JSON-MIN, CSV or TSV that Label Studio exports; tasks that were skipped or left empty are not
           decided;
         - a labels.json of FiftyOne. It has all samples, so that a label which is the given one is no decision, unless
-          it says that a person made it; a sample without a label is removed.
+          it says that a person made it; a sample without a label is removed. Our own predictions.json, which has
+          what nobody has decided, is refused.
 
         A path may have more folders before the item, the same for all.
     audit : Audit
@@ -302,14 +306,17 @@ def read_corrections(path: Path | str, audit: Audit, paths: Sequence[str | None]
     path = Path(path)
     content = _json(path)
     if content is None:
-        said, counted_from_0 = _table(path)
+        said, counted_from_0, bare = _table(path)
     else:
-        said, counted_from_0 = list((_tasks if isinstance(content, list) else _labels)(path, content)), False
+        said = list((_tasks if isinstance(content, list) else _labels)(path, content))
+        counted_from_0 = bare = False
     if counted_from_0:
         rows, labels = _by_index(path, audit, said)
     else:
         rows = _by_name(path, audit, said, paths or (), stems=isinstance(content, dict))
         labels = _classes(path, audit, said)
+    if bare and _is_label_file(audit, rows, labels):
+        said = [replace(one, by=GIVEN) for one in said]
     proposed, _ = audit.ranked
     classes = _numbers(audit, [one.given for one in said])
     first: dict[int, int] = {}
@@ -330,6 +337,12 @@ def read_corrections(path: Path | str, audit: Audit, paths: Sequence[str | None]
     return decisions
 
 
+def _is_label_file(audit: Audit, rows: Sequence[int], labels: Sequence[int]) -> bool:
+    """Return whether a table has a class for each sample of the train split, in their order, as our label file has."""
+    train = [row for row, split in enumerate(audit.splits) if split == "train"]
+    return list(rows) == train and min(labels, default=-1) >= 0
+
+
 def _json(path: Path) -> Any:
     """Return the JSON in a file; None if it is a table."""
     try:
@@ -348,8 +361,11 @@ def _json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _table(path: Path) -> tuple[list[_Said], bool]:
-    """Return what the rows of a table say, and whether they count samples instead of naming them."""
+def _table(path: Path) -> tuple[list[_Said], bool, bool]:
+    """Return what the rows of a table say, whether they count samples instead of naming them, and whether it is bare.
+
+    A bare table has the columns of our label file and no others.
+    """
     is_text = path.suffix.lower() not in (".jsonl", ".parquet", ".xlsx")
     said = []
     with open_table(path, _TABLE) as table:
@@ -361,6 +377,7 @@ def _table(path: Path) -> tuple[list[_Said], bool]:
             missing = ["item, path or index"] * (by is None) + ["label"] * (not labelled)
             raise InputError(f"{path}: has no column {' and no column '.join(missing)}; {_FORMS}")
         ours = {"given_label", "decided_by"} <= {*at}
+        bare = path.suffix.lower() == ".csv" and {*at} in ({"item", _LABEL}, {"index", _LABEL}) and not table.others
         for number, cells in table.rows:
             place = f"{table.unit} {number}"
             if isinstance(cells, str):
@@ -375,8 +392,9 @@ def _table(path: Path) -> tuple[list[_Said], bool]:
                 label = "" if removed else label
             given = cells[at["given_label"]].strip() if ours else None
             decided_by = cells[at["decided_by"]].strip() if ours else PERSON
-            said.append(_Said(cells[at[by]], label or None, place, decided_by, given))
-    return said, by == "index"
+            name = cells[at[by]] if by == "index" else written(cells[at[by]])
+            said.append(_Said(name, label or None, place, decided_by, given))
+    return said, by == "index", bare
 
 
 def _tasks(path: Path, tasks: Any) -> Iterator[_Said]:
@@ -436,7 +454,13 @@ def _labels(path: Path, content: Any) -> Iterator[_Said]:
         label, by = target, GIVEN
         if isinstance(target, dict):
             label, about = target.get("label"), target.get("attributes")
-            by = about.get("decided_by", GIVEN) if isinstance(about, dict) else GIVEN
+            about = about if isinstance(about, dict) else {}
+            if "is_label_issue" in about and "decided_by" not in about:
+                raise InputError(
+                    f"{path}: it has the proposals of an audit, which nobody has decided; import the labels.json that "
+                    "was written beside it"
+                )
+            by = about.get("decided_by", GIVEN)
         if is_integer(label) and classes is not None and 0 <= label < len(classes):
             label = classes[label]
         if not isinstance(label, str | None):
