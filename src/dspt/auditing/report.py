@@ -175,9 +175,13 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
     """Return what is below the headline: what the figures mean, and what is listed."""
     words = []
     if audit.tells:
+        above_none = audit.noise_rate >= 2 * audit.noise_rate_error
         words.append(
-            "Give or take, and at most, mean two standard errors. If hard images are mislabelled more often than easy "
-            "ones, the true share is likelier above the estimate than below it."
+            "Give or take means two standard errors." if above_none else "At most means two standard errors more."
+        )
+        words.append(
+            "If hard images are mislabelled more often than easy ones, the true share is likelier above the estimate "
+            "than below it."
         )
     elif not audit.can_tell:
         words.append("Neither the images nor the class names tell enough about the labels.")
