@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -153,8 +154,13 @@ class TestTheTable:
 
     def test_numbers_without_names_may_be_any(self):
         x, true = clouds()
-        found = dspt.audit(x, noisy(true) * 3_000_000 - 7, model=None)
-        assert (found.predicted_label == true * 3_000_000 - 7).mean() > 0.97
+        found = dspt.audit(x, noisy(true) * 3_000_000 + 7, model=None)
+        assert (found.predicted_label == true * 3_000_000 + 7).mean() > 0.97
+
+    def test_no_readable_image_is_told_without_a_setting_that_there_is_not(self, tmp_path, clip):
+        paths = [str(tmp_path / name) for name in ("a.png", "b.png")]
+        with pytest.raises(InputError, match=r"2 of 2 images cannot be used .*; replace them or leave them out$"):
+            dspt.audit(paths, ["cat", "dog"], clip)
 
     def test_an_image_that_cannot_be_read_has_a_row_of_its_own(self, photos, clip):
         (photos / "cat" / "broken.png").write_bytes(b"no image")
@@ -180,6 +186,7 @@ class TestTheTable:
             ([0, 1], {}, "labels: 2 of them for 4 samples"),
             ([0, 1, 2, 7], {"class_names": CLASSES}, "y: expected 0..3 for 4 classes, found 7 at row 3"),
             ([0, 1, 2, 3], {"model": "embedded"}, "class_names: needed, since y holds numbers"),
+            ([0, 1, -1, 1], {}, "y: -1 at row 2 is below 0, which is no class; leave the sample out"),
             (["a", "a", "a", "a"], {}, "found 1 class; at least two are needed"),
             ([0, 1, 2, 3], {"class_names": ("a", "a", "b", "c")}, "'a' is there twice"),
         ],
@@ -521,7 +528,7 @@ class TestTheCommand:
         status, output, _ = dspt("audit", photos, "--model", clip, "--out", "report", "-q")
         assert status == 0
         assert contents() == before
-        assert "not readable  1:" in output
+        assert re.search(r"^  left out      1: \S*cat/broken.png \([^()]*\)$", output, re.MULTILINE)
         assert "1 group, 1 with different labels" in output
         assert "dspt review report" in output
         status, output, _ = dspt("audit", photos, "--model", clip, "--out", "report", "-q", "--json")
@@ -555,7 +562,8 @@ class TestTheCommand:
         assert (tmp_path / "report" / "index.html").exists()
         status, _, errors = dspt("audit", "photos", "--model", clip, "-q", "--table", "photos/cat/rows.csv")
         assert status == 2
-        assert "in the folder of the images" in errors
+        assert "photos/cat/rows.csv: it is in the folder of the images" in errors
+        assert "report" not in errors
 
     @pytest.mark.parametrize("out", ["photos/report", "photos/cat/report", "link/report"])
     def test_a_manifest_lets_no_report_in_among_its_images(self, dspt, photos, clip, tmp_path, out):
@@ -591,6 +599,46 @@ class TestTheCommand:
         rows = json.loads((tmp_path / "rows.json").read_text())
         assert len(rows) == json.loads(output)["samples"]
         assert {"is_label_issue", "label_quality"} <= rows[0].keys()
+
+    def test_what_lies_beside_a_table_does_not_matter(self, dspt, data, tmp_path):
+        (tmp_path / "report").mkdir()
+        (tmp_path / "report" / "thesis.docx").write_text("years of work")
+        assert dspt("audit", data, "-q", "--out", "other", "--table", "rows.csv")[0] == 0
+
+    def test_says_how_many_of_the_looks_should_meet_a_wrong_label(self, dspt, tmp_path):
+        x, true = clouds()
+        np.savez(tmp_path / "dino.npz", train_x=x, train_y=noisy(true), classnames=np.array(CLASSES))
+        told = json.loads(dspt("audit", "dino.npz", "--json", "-q", "--budget", "20")[1])
+        quality = np.sort(pd.read_csv(tmp_path / "report" / "audit.csv").label_quality)
+        assert told["looks"] == 20
+        assert told["wrong_among_looks"] == pytest.approx((1 - quality[:20]).sum(), abs=0.01)
+        output = dspt("audit", "dino.npz", "-q", "--budget", "20")[1]
+        wrong = round((1 - quality[:20]).sum())
+        assert f"  worth a look  20, listed on the page; about {wrong} of them should be wrong\n" in output
+        assert f"about {wrong} of them should be wrong" in (tmp_path / "report" / "index.html").read_text()
+        assert "the surest first" not in output
+        told = json.loads(dspt("audit", "dino.npz", "--json", "-q")[1])
+        assert told["looks"] is told["wrong_among_looks"] is None
+        assert "the surest first on the page" in dspt("audit", "dino.npz", "-q")[1]
+
+    def test_a_sample_in_both_splits_is_told_as_one(self, dspt, photos, clip, tmp_path):
+        files = sorted(photos.glob("*/*.png"))
+        rows = [f"photos/{path.parent.name}/{path.name},{path.parent.name},train" for path in files]
+        rows += [f"{row.removesuffix('train')}test" for row in rows[:2]]
+        (tmp_path / "photos.csv").write_text("\n".join(["path,label,split", *rows]))
+        output = dspt("audit", "photos.csv", "--model", clip, "-q")[1]
+        first = f"line {len(files) + 2} (the same path as in line 2, which belongs to another split), and 1 more"
+        assert f"  both splits   2: {first}; a sample in train and test is a leak\n" in output
+        assert "left out" not in output
+        told = json.loads(dspt("audit", "photos.csv", "--model", clip, "-q", "--json")[1])
+        assert told["same_path_in_train_and_test"] == 2
+
+    def test_an_empty_folder_is_told_as_one(self, dspt, photos, clip):
+        (photos / "unicorn").mkdir()
+        output = dspt("audit", photos, "--model", clip, "-q")[1]
+        assert re.search(r"^  no images     1: \S*photos/unicorn$", output, re.MULTILINE)
+        assert "left out" not in output
+        assert json.loads(dspt("audit", photos, "--model", clip, "-q", "--json")[1])["empty_folders"] == 1
 
     def test_files_of_somebody_else_are_not_replaced(self, dspt, photos, clip, tmp_path):
         (tmp_path / "own" / "thumbs").mkdir(parents=True)

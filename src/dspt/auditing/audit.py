@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dspt.data.folder import EMPTY
+from dspt.data.manifest import OTHER_SPLIT
 from dspt.internal.errors import Fault
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Audit:
     image_issues : tuple of str
         What is the matter with each image, of `IMAGE_ISSUES`, several joined by ";"; "" for nothing.
     unusable : tuple of Fault
-        Images and rows that could not be read; they are not among the samples.
+        Images, rows and folders that were left out; they are not among the samples.
     inseparable : tuple of (int, int, float)
         Pairs of classes that cannot be told apart, and how much of them could be either.
     examples : int32 array of shape (N, 2, K)
@@ -161,6 +163,16 @@ class Audit:
         if self.decided is not None:
             order = order[~self.decided[order]]
         return order[: max(0, budget)]
+
+    @property
+    def in_both_splits(self) -> tuple[Fault, ...]:
+        """The rows of a manifest that were left out since their image is in the other split, too."""
+        return tuple(fault for fault in self.unusable if fault.reason.endswith(OTHER_SPLIT))
+
+    @property
+    def empty_folders(self) -> tuple[Fault, ...]:
+        """The folders of classes that have no images."""
+        return tuple(fault for fault in self.unusable if fault.reason == EMPTY)
 
     @property
     def groups(self) -> np.ndarray:

@@ -63,17 +63,20 @@ def check_out(folder: Path | str, source: str = "", images: Iterable[str] = ()) 
         Other folders of images.
     """
     folder = Path(folder)
-    place = os.path.join(os.path.realpath(folder), "")
-    for inside in (source, *images):
-        if inside and os.path.isdir(inside) and place.startswith(os.path.join(os.path.realpath(inside), "")):
-            raise InputError(
-                f"{folder}: it is in the folder of the images, which is left as it is; give another folder"
-            )
+    check_apart(folder, (source, *images))
     if os.path.lexists(folder) and not folder.is_dir():
         raise InputError(f"{folder}: it is a file, and a report is a folder; give another name")
     if folder.is_dir():
         with told(f"report folder {folder}", "give another folder"):
             _check_ours(folder)
+
+
+def check_apart(path: Path | str, images: Iterable[str]) -> None:
+    """Raise `InputError` if a file or folder that is to be written is in one of the folders of images; "" is none."""
+    place = os.path.join(os.path.realpath(path), "")
+    for inside in images:
+        if inside and os.path.isdir(inside) and place.startswith(os.path.join(os.path.realpath(inside), "")):
+            raise InputError(f"{path}: it is in the folder of the images, which is left as it is; give another place")
 
 
 def _check_ours(folder: Path) -> None:
@@ -280,6 +283,9 @@ def summary(audit: Audit) -> dict[str, Any]:
     differ = [group for group in audit.duplicate_groups if audit.labels_differ(group)]
     leaks = [group for group in audit.duplicate_groups if audit.leaks(group)]
     issues = [issue for told in audit.image_issues for issue in told.split(";") if issue]
+    budget = audit.made_with.get("budget")
+    looks = None if budget is None else audit.looks(budget)
+    wrong = None if looks is None or not told_apart else float((1 - audit.label_quality[looks]).sum())
     return {
         "data": audit.source,
         "samples": len(audit.labels),
@@ -287,6 +293,8 @@ def summary(audit: Audit) -> dict[str, Any]:
         "noise_rate": audit.noise_rate if told_apart else None,
         "noise_rate_error": audit.noise_rate_error if told_apart else None,
         "label_issues": int(audit.is_label_issue.sum()) if audit.can_tell else None,
+        "looks": None if looks is None else len(looks),
+        "wrong_among_looks": None if wrong is None else round(wrong, 2),
         "class_noise_rates": {
             name: None if not told_apart or np.isnan(rate) else float(rate)
             for name, rate in zip(names, audit.class_noise_rates, strict=True)
@@ -301,6 +309,8 @@ def summary(audit: Audit) -> dict[str, Any]:
         "duplicates_in_train_and_test": len(leaks),
         "image_issues": {issue: issues.count(issue) for issue in dict.fromkeys(issues)},
         "unusable": len(audit.unusable),
+        "same_path_in_train_and_test": len(audit.in_both_splits),
+        "empty_folders": len(audit.empty_folders),
         "inseparable_classes": [
             {"classes": [names[a], names[b]], "overlap": share} for a, b, share in audit.inseparable
         ],

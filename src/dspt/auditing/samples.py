@@ -22,6 +22,7 @@ from dspt.data import Dataset, Split
 from dspt.data.dataset import are_features, take
 from dspt.data.given import distinct_labels, given_items, given_labels
 from dspt.data.items import item_names
+from dspt.features import BadImages, Encoder
 from dspt.internal.checks import check_labels, check_names
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import AUTO, GENERIC_TEMPLATE, NO_MODEL
@@ -68,7 +69,7 @@ def audit(
     X : image paths, PIL images, uint8 arrays, or a float array (N, D) of features
         Features of any model will do: CLIP's, DINO's, your own.
     y : N labels, some of which may be wrong
-        Class names, or numbers 0..C-1.
+        Class names, or numbers 0..C-1; without `class_names` and a model, any whole numbers from 0 on.
     model : str or None
         A CLIP checkpoint: a Hugging Face hub id, a local folder, or "embedded". "auto" is the paper's for images, and
         none for features; None judges features by themselves, without class names.
@@ -120,6 +121,9 @@ def audit(
         raise InputError(f"labels: {len(labels)} of them for {len(items)} samples; they must be as many")
     check_names(names, "class_names")
     check_labels(labels, len(names), "y")
+    if classes.dtype.kind == "i" and (below := classes[labels] < 0).any():
+        row = int(below.argmax())
+        raise InputError(f"y: {classes[labels[row]]} at row {row} is below 0, which is no class; leave the sample out")
     nobody = Split([], np.empty(0, np.int64))
     dataset = Dataset("X", names, Split(items, labels), nobody, template=template)
     found, kept = audit_dataset(
@@ -362,7 +366,7 @@ def _features(
     prototypes = learners.zero_shot_prototypes(tower, names, config.template).float().cpu().numpy()[place]
     text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
     encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True, spread=spread)
-    parts = [encoder(split, name) for split, name in zip(both, ("train", "test"), strict=False)]
+    parts = [_encoded(encoder, split, name) for split, name in zip(both, ("train", "test"), strict=False)]
     features = joined([part for part, _ in parts])
     if features.shape[1] != prototypes.shape[1]:
         raise InputError(
@@ -372,6 +376,14 @@ def _features(
         )
     kept = np.concatenate([positions + first * number for number, (_, positions) in enumerate(parts)])
     return features, kept, (*dataset.skipped, *encoder.skipped), text
+
+
+def _encoded(encoder: Encoder, split: Split, name: str) -> tuple[Features, np.ndarray]:
+    """Return what the encoder gives. If no image can be used, no advice to skip them: that has been done."""
+    try:
+        return encoder(split, name)
+    except BadImages as error:
+        raise BadImages(error.faults, len(split.labels), can_skip=False) from None
 
 
 def _joined(parts: Sequence[Any], kept: np.ndarray) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from dspt.cli.common import (
     reporter,
     workers,
 )
-from dspt.internal.errors import InputError
+from dspt.internal.errors import Fault, InputError
 from dspt.internal.names import AUTO, printable
 from dspt.internal.rounding import counted
 
@@ -90,7 +91,7 @@ def audit_labels(
     """
     from dataclasses import replace
 
-    from dspt.auditing.folder import check_out, summary, write_table
+    from dspt.auditing.folder import check_apart, check_out, summary, write_table
     from dspt.data import open_dataset
     from dspt.internal.files import check_free
     from dspt.workflows.audit import audit
@@ -100,7 +101,7 @@ def audit_labels(
         if table.suffix not in (".csv", ".parquet", ".json"):
             raise InputError(f"{table}: expected a .csv, .parquet or .json file for the table")
         check_free(table, mark=b"is_label_issue")
-        check_out(table.parent / "report", data)
+        check_apart(table, [data])
     check_out(out, data)
     dataset = open_dataset(
         data,
@@ -146,10 +147,18 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
         lines.append(f"  {name:<14}{text}")
 
     if found.tells:
-        add("called wrong", f"{told['label_issues']:,}, the surest first on the page")
+        listed = "" if told["looks"] is not None else ", the surest first on the page"
+        add("called wrong", f"{told['label_issues']:,}{listed}")
         most = [f"{pair['given']} -> {pair['proposed']} {pair['count']:,}" for pair in told["most_confused"][:3]]
         if most:
             add("most often", ", ".join(most))
+    if told["looks"] is not None and found.can_tell:
+        wrong = told["wrong_among_looks"]
+        # as many digits as in the estimate for all labels
+        share = "" if wrong is None else f"; about {round(float(f'{wrong:.3g}')):,} of them should be wrong"
+        add("worth a look", f"{told['looks']:,}, listed on the page{share}")
+    if found.in_both_splits:
+        add("both splits", f"{_first_of(found.in_both_splits)}; a sample in train and test is a leak")
     if told["duplicate_groups"]:
         differ, leaks = told["duplicates_with_different_labels"], told["duplicates_in_train_and_test"]
         more = [f"{differ:,} with different labels"] * bool(differ) + [f"{leaks:,} in train and test"] * bool(leaks)
@@ -158,12 +167,22 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
         add("fits no class", f"{told['outliers']:,}")
     if told["image_issues"]:
         add("images", ", ".join(f"{count:,} {name}" for name, count in told["image_issues"].items()))
-    if told["unusable"]:
-        add("not readable", f"{told['unusable']:,}: {found.unusable[0].name} ({found.unusable[0].reason}), ...")
+    if found.empty_folders:
+        add("no images", _first_of(found.empty_folders, reasons=False))
+    told_already = {*found.in_both_splits, *found.empty_folders}
+    if others := [fault for fault in found.unusable if fault not in told_already]:
+        add("left out", _first_of(others))
     for pair in told["inseparable_classes"][:3]:
         one, other = pair["classes"]
         add("classes", f"{one!r} and {other!r} cannot be told apart")
     return lines
+
+
+def _first_of(faults: Sequence[Fault], reasons: bool = True) -> str:
+    """Return how many faults there are, and the first: "3: cat/1.png (no such file), and 2 more"."""
+    why = f" ({faults[0].reason})" if reasons else ""
+    more = f", and {len(faults) - 1:,} more" if len(faults) > 1 else ""
+    return f"{len(faults):,}: {faults[0].name}{why}{more}"
 
 
 @app.command(name="review")

@@ -23,7 +23,8 @@ IMAGE_SUFFIXES = {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".avif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
 }
-_EMPTY = "no images in it"
+# Why a folder of a class is left out.
+EMPTY = "no images in it"
 _KINDS = 5  # of files that were left out, which a sentence names
 _TEST_FOLDERS = ("test", "val", "valid", "validation")
 
@@ -56,7 +57,7 @@ def read(root: Path, *, seed: int = 1, test_fraction: float = 0.2, skip_bad: boo
     if test_root is not None:
         untested: list[Fault] = []  # a class without test images is no fault
         test_names, test = _classes(test_root, "test", untested, ignored)
-        faults += [fault for fault in untested if fault.reason != _EMPTY]
+        faults += [fault for fault in untested if fault.reason != EMPTY]
     if faults and not skip_bad:
         remedy = "put images there or remove the folders"
         raise unusable(f"{root}: {counted(len(faults), 'folder')}", faults, remedy)
@@ -188,7 +189,7 @@ def _classes(root: Path, split: str, faults: list[Fault], ignored: _Ignored) -> 
                 names.append(entry.name)
                 counts.append(count)
             elif len(faults) == told:
-                faults.append(Fault(entry.path, _EMPTY, split))
+                faults.append(Fault(entry.path, EMPTY, split))
 
     items = Paths(images())
     return tuple(names), Split(items, np.repeat(np.arange(len(names), dtype=np.int64), counts))

@@ -25,6 +25,8 @@ from dspt.internal.names import matched
 from dspt.internal.rounding import counted
 
 _WANTED = Wanted(("path", "label"), ("true_label", "split"), numbers=("label", "true_label"), each="each image")
+# What is added to the reason of a row whose path is there already: the same sample is in train and test.
+OTHER_SPLIT = ", which belongs to another split"
 _TRAIN, _TEST, _VALIDATION = range(3)
 _SPLITS = {
     **{"train": _TRAIN, "training": _TRAIN, "test": _TEST},
@@ -343,7 +345,7 @@ def _without_faults(rows: _Rows, path: Path, used: np.ndarray, labels: np.ndarra
         if before[row] >= 0:
             reason = f"the same path as in {rows.place(rows.numbers[before[row]])}"
             if rows.codes[row] != rows.codes[before[row]]:
-                reason += ", which belongs to another split"
+                reason += OTHER_SPLIT
         else:
             reason = "its label is below 0, which is no class"
         split = "" if rows.unsplit else _SPLIT_NAMES[rows.codes[row]]
