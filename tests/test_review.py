@@ -508,6 +508,20 @@ def test_decide_undo_and_since(served):
         assert made.current() == {0: Decision(RELABEL, 2), 1: Decision(RELABEL, 3)}
 
 
+def test_a_label_that_becomes_what_it_was_is_kept_and_undone_with_the_others(served):
+    given = served.audit.labels.tolist()
+    rows, label = [0, 1, 4], given[0]
+    answer = served.post("/decide", rows=rows, labels=[label] * 3, action="relabel", request="once")
+    assert [one[1] for one in answer.json()["changed"]] == [
+        "keep" if given[row] == label else "relabel" for row in rows
+    ]
+    assert {one[1] for one in answer.json()["changed"]} == {"keep", "relabel"}
+    again = served.post("/decide", rows=rows, labels=[label] * 3, action="relabel", request="once")
+    assert again.json() == answer.json()
+    assert [one[:2] for one in served.post("/undo").json()["changed"]] == [[row, None] for row in rows]
+    assert served.post("/undo").json()["batch"] is None
+
+
 def test_nothing_to_undo(served):
     assert served.post("/undo").json() == {"batch": None, "changed": []}
 

@@ -237,6 +237,36 @@ def test_after_several_the_next_key_is_for_the_next_that_is_not_decided(review, 
     assert heard.complaints == []
 
 
+def test_another_class_for_several_is_one_undo_also_if_some_have_it(review, open_page, heard):
+    audit = make_audit()
+    served = review(audit)
+    page = open_page(served.address)
+    page.keyboard.press("k")
+    for pressed in (*["Shift+ArrowRight"] * 4, "c"):
+        page.keyboard.press(pressed)
+    chosen = int(audit.labels[2])
+    page.keyboard.type(CLASSES[chosen])
+    page.route("**/decide", lambda route: route.abort())
+    page.keyboard.press("Enter")
+    kept = {row for row in range(1, 6) if audit.labels[row] == chosen}
+    assert 0 < len(kept) < 5
+    page.wait_for_selector("#trouble:not([hidden])")
+
+    def shown():
+        return {row for row in range(1, 6) if card(page, row).get_attribute("data-decided") == "keep"}
+
+    assert shown() == kept, "before the server has answered"
+    page.unroute("**/decide")
+    saved(page)
+    assert shown() == kept
+    expected = {row: Decision(KEEP if row in kept else RELABEL, chosen) for row in range(1, 6)}
+    assert served.current() == expected | {0: Decision(KEEP, audit.labels[0])}
+    page.keyboard.press("u")
+    page.wait_for_selector(".card[data-row='1']:not([data-decided])")
+    saved(page)
+    assert served.current() == {0: Decision(KEEP, audit.labels[0])}
+
+
 def test_two_tabs_see_each_other_and_lose_nothing(review, open_page, heard):
     served = review(make_audit())
     one = open_page(served.address)

@@ -154,7 +154,7 @@ class Decisions:
     def decide(
         self,
         rows: Sequence[int],
-        action: str,
+        action: str | Sequence[str],
         label: int | Sequence[int] | None = None,
         request: str | None = None,
         likeliest: Sequence[int] | None = None,
@@ -165,8 +165,8 @@ class Decisions:
         ----------
         rows : sequence of int
             The samples.
-        action : str
-            One of `ACTIONS`.
+        action : str or sequence of str
+            One of `ACTIONS`, for all or one each.
         label : int or sequence of int, optional
             The class they have from then on, one for all or one each: the given one if they are kept. None if they
             are removed.
@@ -210,31 +210,38 @@ class Decisions:
             return batch
 
     def _events(
-        self, rows: Sequence[int], action: str, label: int | Sequence[int] | None, likeliest: Sequence[int] | None
+        self,
+        rows: Sequence[int],
+        action: str | Sequence[str],
+        label: int | Sequence[int] | None,
+        likeliest: Sequence[int] | None,
     ) -> list[_Event]:
-        if action not in ACTIONS:
-            raise InputError(f"decision {printable(str(action))}: expected one of {', '.join(ACTIONS)}")
         if not len(rows):
             raise InputError("rows: none are given, and a decision is about at least one")
-        if action == REMOVE:
-            labels: list[int] = [-1] * len(rows)
-        elif label is None:
-            raise InputError(f"label: none is given, and {action} needs the class that is meant")
+        actions = [action] * len(rows) if isinstance(action, str) else list(action)
+        for made in dict.fromkeys(actions):
+            if made not in ACTIONS:
+                raise InputError(f"decision {printable(str(made))}: expected one of {', '.join(ACTIONS)}")
+            if made != REMOVE and label is None:
+                raise InputError(f"label: none is given, and {made} needs the class that is meant")
+        if label is None or {*actions} == {REMOVE}:
+            labels = [-1] * len(rows)
         else:
             labels = [int(label)] * len(rows) if isinstance(label, int) else [int(one) for one in label]
-        if len(labels) != len(rows):
-            raise InputError(f"labels: {len(labels)} for {len(rows)} rows")
-        agreed = [
-            None if likeliest is None or action == REMOVE else one == likeliest[position]
-            for position, one in enumerate(labels)
-        ]
-        events = []
-        for row, one, same in zip(map(int, rows), labels, agreed, strict=True):
+        for what, given in (("actions", actions), ("labels", labels)):
+            if len(given) != len(rows):
+                raise InputError(f"{what}: {len(given)} for {len(rows)} rows")
+        events: list[_Event] = []
+        for i, (row, made, one) in enumerate(zip(map(int, rows), actions, labels, strict=True)):
             if not 0 <= row < len(self._names):
                 raise InputError(f"row {row}: expected 0..{len(self._names) - 1}")
-            if action != REMOVE and not 0 <= one < len(self._classes):
+            if made == REMOVE:
+                events.append((row, *self._names[row], made, None, None))
+                continue
+            if not 0 <= one < len(self._classes):
                 raise InputError(f"label {one}: expected 0..{len(self._classes) - 1} for {len(self._classes)} classes")
-            events.append((row, *self._names[row], action, None if action == REMOVE else self._classes[one], same))
+            same = None if likeliest is None else one == likeliest[i]
+            events.append((row, *self._names[row], made, self._classes[one], same))
         return events
 
     def restore(self, rows: Sequence[int], request: str | None = None) -> int:

@@ -46,7 +46,7 @@ from dspt.auditing.report import (
 from dspt.data.images import open_image
 from dspt.internal.errors import FileError, InputError, one_line, summary
 from dspt.internal.files import parse_json
-from dspt.review.decisions import KEEP, Decision, Decisions
+from dspt.review.decisions import KEEP, RELABEL, Decision, Decisions
 
 # What makes an audit again from what was decided: the same samples in the same order.
 Refit = Callable[[Path, dict[int, Decision]], Audit]
@@ -321,8 +321,13 @@ class _Review:
                     if label != audit.labels[row]:
                         given = f"{audit.labels[row]}, which is given,"
                         raise InputError(f"label {label}: expected {given} to keep the label of row {row}")
+            actions = [action] * len(rows)
+            if action == RELABEL:  # some of a selection may have the class already: these are kept
+                for i, (row, label) in enumerate(zip(rows, labels, strict=False)):
+                    if there[i] and label == audit.labels[row]:
+                        actions[i] = KEEP
             known = None if first is None else [int(first[row]) if there[i] else -1 for i, row in enumerate(rows)]
-            self.decisions.decide(rows, action, labels, request_name, known)
+            self.decisions.decide(rows, actions, labels, request_name, known)
             return _listed(self.decisions.of(rows))
 
         return JSONResponse({"changed": await run_in_threadpool(work)})

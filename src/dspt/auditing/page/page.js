@@ -656,10 +656,13 @@ function send(entry) {
   work();
 }
 
+// Who gives a label the class that it has keeps it.
+const becomes = (one, row, k) => one.action === "relabel" && one.labels[k] === given[positionOf.get(row)] ? "keep" : one.action;
+
 function cover() {
   overlay = new Map();
   // What stood before a removal is not known here: until the answer comes, it is nothing.
-  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, one.action === "restore" ? undefined : [one.action, one.labels[k]]));
+  for (const one of queue) if (one.rows) one.rows.forEach((row, k) => overlay.set(row, one.action === "restore" ? undefined : [becomes(one, row, k), one.labels[k]]));
   document.documentElement.dataset.unsaved = queue.length;
   shown();
 }
@@ -824,10 +827,7 @@ function choice() {
   const label = chooser.found[chooser.at];
   if (label === undefined) return;
   $("chooser").close();
-  const which = chooser.which;
-  const kept = which.filter(i => given[i] === label), moved = which.filter(i => given[i] !== label);
-  if (kept.length) decide(kept, "keep", kept.map(() => label));
-  if (moved.length) decide(moved, "relabel", moved.map(() => label));
+  decide(chooser.which, "relabel", chooser.which.map(() => label));
 }
 
 // ---- a larger picture
