@@ -641,7 +641,7 @@ def _spread(axis: Any, names: Sequence[Any]) -> None:
 def note(figure: Any, text: str) -> None:
     """Write below all panels what a reader must know of them, in lines that fit the figure's width."""
     if text:
-        lines = wrap(caption(text), int(17.5 * figure.get_figwidth()))
+        lines = wrap(caption(text), int(17.5 * (figure.get_figwidth() - 0.4)))  # inches, with room at either end
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="0.3")
 
 
