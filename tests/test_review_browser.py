@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -375,23 +377,50 @@ from audits import draw, make_audit
 from dspt.review import server
 server.folder.load = lambda report: make_audit()
 server.folder.load_paths = lambda report: [None] * 60
-server.serve(sys.argv[1], say=lambda line: print(line, flush=True))
+server.serve(sys.argv[1], port=int(sys.argv[2]), say=lambda line: print(line, flush=True))
 """
 
 
-def test_a_kill_of_the_server_loses_nothing_that_was_acknowledged(open_page, tmp_path):
+@contextmanager
+def killed_after(report: Path, port: int = 0) -> Iterator[str]:
+    """Yield the address of a review in a process of its own, which is killed in the end."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    command = [sys.executable, "-c", SERVE, str(tmp_path)]
+    command = [sys.executable, "-c", SERVE, str(report), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
-            address = process.stdout.readline().split()[-1]
-            page = open_page(address)
-            for _ in range(4):
-                page.keyboard.press("x")
-            saved(page)
+            yield process.stdout.readline().split()[-1]
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+def test_what_was_decided_while_the_server_was_away_is_saved_once_the_new_address_is_open(open_page, tmp_path):
+    with killed_after(tmp_path) as address:
+        page = open_page(address)
+        page.keyboard.press("x")
+        saved(page)
+    page.keyboard.press("k")
+    page.keyboard.press("p")
+    page.wait_for_selector("#trouble:has-text('Not saved yet: 2 decisions.')")
+    with killed_after(tmp_path, urlsplit(address).port) as anew:
+        page.wait_for_selector("#trouble:has-text('open its new address in this browser')")
+        assert "Not saved yet: 2 decisions." in page.locator("#trouble").text_content()
+        with Decisions(tmp_path / "decisions.sqlite", make_audit().items, CLASSES) as made:
+            assert set(made.current()) == {0}, "nothing without the new token"
+        other = open_page(anew, page.context)
+        other.wait_for_selector(".card[data-row='2'][data-decided]")
+        saved(page)
+        page.wait_for_selector("#trouble", state="hidden")
+    with Decisions(tmp_path / "decisions.sqlite", make_audit().items, CLASSES) as made:
+        assert {row: one.action for row, one in made.current().items()} == {0: REMOVE, 1: KEEP, 2: RELABEL}
+
+
+def test_a_kill_of_the_server_loses_nothing_that_was_acknowledged(open_page, tmp_path):
+    with killed_after(tmp_path) as address:
+        page = open_page(address)
+        for _ in range(4):
+            page.keyboard.press("x")
+        saved(page)
     page.keyboard.press("x")
     page.wait_for_selector("#trouble:not([hidden])")
     assert "is it still running?" in page.locator("#trouble").text_content()

@@ -38,7 +38,7 @@ _ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_
 # What the report is about: decisions in the folder are about the same.
 _ABOUT = ".about.json"
 # What a page may remove from the folder of its thumbnails, and what its own are called.
-_PICTURES, _SHEET = (".webp", ".jpg"), re.compile(r"\d{4,}-[0-9a-f]{12}\.(webp|jpg)")
+_PICTURES, SHEET = (".webp", ".jpg"), re.compile(r"\d{4,}-[0-9a-f]{12}\.(webp|jpg)")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _check_ours(folder: Path) -> None:
         strange = sorted(shown) or [_ABOUT]
     if not strange and (folder / THUMBS).is_dir():
         pictures = [entry.name for entry in (folder / THUMBS).iterdir() if entry.suffix in _PICTURES]
-        strange = sorted(f"{THUMBS}/{name}" for name in pictures if not _SHEET.fullmatch(name))
+        strange = sorted(f"{THUMBS}/{name}" for name in pictures if not SHEET.fullmatch(name))
     if strange:
         raise InputError(f"{folder}: it has files of something else in it ({strange[0]}); give another folder")
 

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from PIL import Image, features
 
 from dspt.auditing.audit import IMAGE_ISSUES, Audit
-from dspt.auditing.folder import PAGE, THUMBS
+from dspt.auditing.folder import PAGE, SHEET, THUMBS
 from dspt.internal.errors import InputError
 from dspt.internal.files import parse_json, read_text, remove, replacing, write_text
 from dspt.internal.names import printable
@@ -90,7 +90,7 @@ def write_page(
     write_text(out / PAGE, _page(data, inline=True))
     # Only now, as the page that stood there before needed them.
     for old in (out / THUMBS).glob("*"):
-        if old.name not in {*names, PLACES} and old.suffix in (".webp", ".jpg"):
+        if old.name not in names and SHEET.fullmatch(old.name):
             remove(old)
     return out / PAGE
 

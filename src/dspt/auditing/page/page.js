@@ -712,10 +712,9 @@ async function work() {
       if (!rows) undone(answer);
     } catch (error) {
       if (error.status === 409 && await renewed()) continue;
-      if (error.status === 403) { stop(`${error.message} ${unsaved()}`); break; }
-      if (error.status >= 400 && error.status < 500 && error.status !== 409) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
+      if (error.status >= 400 && error.status < 500 && ![403, 409].includes(error.status)) { queue.shift(); cover(); trouble(`Not saved: ${error.message}`); continue; }
       if (stopped) break;
-      failed = error.status && error.status !== 409 ? error.message : "The review does not answer; is it still running?";
+      failed = error.status === 403 ? refused(error) : error.status && error.status !== 409 ? error.message : "The review does not answer; is it still running?";
       notSaved();
       await new Promise(resolve => setTimeout(resolve, RETRY));
     }
@@ -735,6 +734,8 @@ async function renewed() {
   } catch { return false; }
 }
 
+// A review that was started anew has another token; this browser has it too once its address was opened here.
+const refused = error => `${error.message} If it was started anew, open its new address in this browser; this page then goes on.`;
 const notSaved = () => trouble(`${unsaved()} ${failed} Trying again …`);
 const unsaved = () => {
   const rows = queue.reduce((total, one) => total + (one.rows ? one.rows.length : 1), 0);
@@ -763,8 +764,7 @@ async function poll() {
         trouble("");
       }
     } catch (error) {
-      if (error.status === 403) stop(error.message);
-      else trouble(error.status ? error.message : "The review does not answer; is it still running? What was decided so far is saved.");
+      trouble(error.status === 403 ? refused(error) : error.status ? error.message : "The review does not answer; is it still running? What was decided so far is saved.");
     }
     polling = false;
   }
