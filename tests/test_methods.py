@@ -293,6 +293,22 @@ class TestDSPTAuto:
         logits = torch.tensor([[2.0, 1.0, 0.0]])
         assert_close(phase.loss(logits, torch.tensor([1])), losses.get("dspt")(logits, torch.tensor([1]), "none"))
 
+    def test_its_learning_rate_is_left_open_unless_labels_cannot_be_judged(self):
+        _, found = self.posterior()
+        auto = methods.make("dspt-auto")
+        assert auto.lr_multiples(epoch([], found.labels.tolist(), posterior=found)) == (1.0, 3.0, 10.0, 30.0)
+        random = np.random.default_rng(0)
+        labels = random.integers(0, 3, 60)
+        nothing = label_posterior(random.standard_normal((60, 4)), labels)
+        assert auto.lr_multiples(epoch([], labels.tolist(), posterior=nothing)) == (1.0,)
+
+    def test_another_learning_rate_is_told(self):
+        auto, found = methods.make("dspt-auto"), {"noise_rate": 0.2, "noise_rate_error": 0.01}
+        assert auto.words({**found, "lr_multiple": 1.0}) == "estimated share of wrong labels: 20.0 ± 1.0 %"
+        assert auto.words({**found, "lr_multiple": 30.0}).endswith(
+            "; learning rate: 30 times the usual one, which is too low here"
+        )
+
     def test_its_loss_is_the_cross_entropy_of_a_distribution(self):
         _, found = self.posterior()
         (phase,) = methods.make("dspt-auto").plan(epoch([], found.labels.tolist(), posterior=found))

@@ -384,3 +384,74 @@ def test_what_a_method_remembers_cannot_take_the_place_of_a_column(tower, monkey
     monkeypatch.setitem(methods.METHODS, "liar", Liar())
     with pytest.raises(InputError, match="method liar: 'loss' is a column of the record"):
         fit(problem(), Config(method="liar", epochs=1), tower)
+
+
+@dataclass(frozen=True)
+class Rates(Method):
+    """Cross-entropy at a learning rate that is left open."""
+
+    name, formula, source = "rates", "-", "-"
+    multiples: tuple[float, ...] = (1.0,)
+
+    def plan(self, epoch):
+        return methods.make("coop").plan(epoch)
+
+    def lr_multiples(self, epoch):
+        return self.multiples
+
+
+class TestMultiplesOfTheLearningRate:
+    def fit(self, tower, multiples, data=None, state=None, on_step=lambda *_: None, **settings):
+        asked = Config(**{"method": "coop", "epochs": 4} | settings)
+        posed = replace(task(data or problem(), asked, tower), method=Rates(multiples))
+        return list(train.fit(posed, state, on_step))
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_the_one_with_the_least_loss_after_the_warm_up_is_taken(self, tower, seed):
+        """Each rate by itself, as a run of its own, tells which that is; and the whole run is the one at that rate."""
+        multiples = (1.0, 8.0, 64.0, 4096.0)
+        alone = [self.fit(tower, (1.0,), seed=seed, lr=0.002 * multiple) for multiple in multiples]
+        best = min(range(4), key=lambda k: alone[k][1][1]["loss"])
+        assert 0 < best < 3, "the comparison would be empty at either end"
+        found = self.fit(tower, multiples, seed=seed)
+        assert found[0][1].get("lr_multiple") is None
+        assert [record["lr_multiple"] for _, record in found[1:]] == [multiples[best]] * 3
+        assert [record["lr"] for _, record in found] == pytest.approx([record["lr"] for _, record in alone[best]])
+        moved = alone[best][-1][0].parameters["context"] - start(Config(seed=seed), tower)["context"]
+        apart = found[-1][0].parameters["context"] - alone[best][-1][0].parameters["context"]
+        assert apart.norm() <= 1e-4 * moved.norm()
+
+    @pytest.mark.parametrize("stop", [1, 2, 3])
+    def test_going_on_gives_the_same_bits(self, tower, stop):
+        whole = self.fit(tower, (1.0, 10.0))
+        rest = self.fit(tower, (1.0, 10.0), state=whole[stop - 1][0])
+        assert torch.equal(whole[-1][0].parameters["context"], rest[-1][0].parameters["context"])
+        assert [record for _, record in rest] == [record for _, record in whole[stop:]]
+
+    def test_one_under_which_training_diverges_is_left(self, tower):
+        found = self.fit(tower, (1e38, 3.0), lr=1.0)
+        assert found[-1][1]["lr_multiple"] == 3.0
+        assert found[-1][0].parameters["context"].isfinite().all()
+
+    def test_of_equals_the_first_is_taken(self, tower):
+        assert self.fit(tower, (1.0, 30.0), lr=0.0)[-1][1]["lr_multiple"] == 1.0
+
+    def test_no_test_image_has_a_say(self, tower, monkeypatch):
+        asked = []
+        monkeypatch.setattr(train, "test_accuracy", lambda task, classify: asked.append(1) or 50.0)
+        self.fit(tower, (1.0, 3.0, 10.0))
+        assert len(asked) == 4, "once an epoch of the run, never in a trial"
+
+    def test_a_run_whose_warm_up_never_ends_tries_none(self, tower):
+        assert "lr_multiple" not in self.fit(tower, (1.0, 3.0), epochs=1)[-1][1]
+
+    def test_progress_goes_through_trials_and_epoch_without_going_back(self, tower):
+        heard = []
+        self.fit(tower, (1.0, 3.0, 10.0), epochs=2, on_step=lambda done, steps, _: heard.append((done, steps)))
+        assert heard[:3] == [(1, 3), (2, 3), (3, 3)]
+        assert heard[3:] == [(k, 12) for k in range(1, 13)]
+
+    def test_where_an_epoch_has_few_steps_several_are_tried_up_to_a_twentieth_of_the_run(self, tower):
+        heard = []
+        self.fit(tower, (1.0, 3.0), epochs=60, on_step=lambda done, steps, _: heard.append(steps))
+        assert heard[3] == 2 * 3 * 3 + 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,20 @@ GRADIENT_BINS = np.linspace(0, 2, 41)
 # Samples, and samples times classes, that an estimate of the noise looks at: its error is not of their number then.
 _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
 
+# Under this name a method's memory has by what the learning rate is multiplied, if that was left open.
+LR_MULTIPLE = "lr_multiple"
+
+# Rates are compared over an epoch; where it has fewer steps than this, over more, at most this share of the run.
+_STEPS_TRIED, _SHARE_TRIED = 100, 0.05
+
 Record = dict[str, Any]  # what is written down of an epoch
 
 # Columns of a record that a method's findings cannot be called.
 RESERVED = frozenset({"epoch", "lr", "steps", "loss", "longest_logits", "accuracy", "seconds"})
+
+
+class Diverged(InputError):
+    """Parameters that are no numbers any more."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +76,9 @@ def fit(
         Where to go on from; the beginning if not given.
     on_step : callable
         Hears after each step how many of the epoch's steps are done, out of how many, and the batch's losses, left
-        on the device so that nobody waits for them who does not ask.
+        on the device so that nobody waits for them who does not ask. Steps by which rates are compared are among them.
     """
-    epochs = _epochs(task, state or State(0, task.start), on_step)
+    epochs = _epochs(task, state or State(0, task.start), on_step, cache(partial(_posterior, task)))
     while True:
         with threads_for(task.learner.product):  # not around the yield: whoever takes the epochs has threads of its own
             done = next(epochs, None)
@@ -75,7 +87,12 @@ def fit(
         yield done
 
 
-def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None]) -> Iterator[tuple[State, Record]]:
+def _epochs(
+    task: Task,
+    state: State,
+    on_step: Callable[[int, int, Tensor], None],
+    posterior: Callable[[], Posterior],
+) -> Iterator[tuple[State, Record]]:
     problem, config, learner, method = task.problem, task.config, task.learner, task.method
     device = learner.device
     labels = torch.from_numpy(problem.labels).to(device)
@@ -89,10 +106,8 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
         before = state.momentum.get(name)
         momentum.append(None if before is None else torch.empty_like(value).copy_(before))
     memory = dict(state.memory)
-    posterior = cache(partial(_posterior, task))
 
     for epoch in range(state.epochs_done, config.epochs):
-        rate = learner.learning_rate(epoch)
         inputs = inputs_of(epoch)
         judged = partial(_judge, inputs.judge, len(labels), learner.judged_at_once)
         plan = Epoch(
@@ -105,6 +120,10 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
             stream=partial(Stream, config.seed, method.name, epoch),
             memory=memory,
         )
+        tried = 0
+        if epoch == learner.warmup and LR_MULTIPLE not in memory and len(multiples := method.lr_multiples(plan)) > 1:
+            memory[LR_MULTIPLE], tried = _best_multiple(task, state, multiples, on_step, posterior)
+        rate = learner.learning_rate(epoch) * float(memory.get(LR_MULTIPLE, 1.0))
         phases = [
             (phase, _batches(phase, config.batch_size, Stream(config.seed, "shuffle", epoch, number)))
             for number, phase in enumerate(method.plan(plan))
@@ -135,7 +154,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
                 norms.append(logits.detach().norm(dim=1).max())
                 gradients.append(len(samples) * logits.grad.abs().sum(1))  # type: ignore[union-attr]
                 predictions.append(logits.detach().argmax(1))
-                on_step(done, steps, losses[-1])
+                on_step(tried + done, tried + steps, losses[-1])
 
         state = State(
             epochs_done=epoch + 1,
@@ -145,7 +164,7 @@ def _epochs(task: Task, state: State, on_step: Callable[[int, int, Tensor], None
         )
         if not all(value.isfinite().all() for value in state.parameters.values()):
             setting = f"warmup_lr = {rate}" if epoch < learner.warmup else f"lr = {config.lr}"
-            raise InputError(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
+            raise Diverged(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients, predictions)
         if norms:
@@ -295,6 +314,40 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
         Epochs of warm-up, at whose rate next to nothing is learnt.
     """
     return [record["accuracy"] for record in (records[warmup:] or records)[-LAST_EPOCHS:] if "accuracy" in record]
+
+
+def _best_multiple(
+    task: Task,
+    state: State,
+    multiples: Sequence[float],
+    on_step: Callable[[int, int, Tensor], None],
+    posterior: Callable[[], Posterior],
+) -> tuple[Tensor, int]:
+    """Return the multiple of the learning rate under which the next samples are told best, and the steps it took.
+
+    Each is tried from the same state on the same batches. A sample's loss is taken before the step that learns it, so
+    in an epoch that follows the warm-up it is that of a sample held out. Of equals the first is taken.
+    """
+    steps = max(1, len(task.problem.labels) // task.config.batch_size)
+    epochs = max(1, min(-(-_STEPS_TRIED // steps), int(_SHARE_TRIED * task.config.epochs)))
+    untested = replace(task, problem=replace(task.problem, test_x=None, test_y=None))
+    losses, tried = [], 0
+    for multiple in multiples:
+        memory = {**state.memory, LR_MULTIPLE: torch.tensor(multiple, dtype=torch.float64)}
+
+        def heard(done: int, total: int, losses: Tensor) -> None:
+            nonlocal tried
+            tried += 1
+            on_step(tried, (len(multiples) * epochs + 1) * total, losses)
+
+        try:
+            trial = islice(_epochs(untested, replace(state, memory=memory), heard, posterior), epochs)
+            found = sum(math.inf if record["loss"] is None else record["loss"] for _, record in trial)
+        except Diverged:
+            found = math.inf
+        losses.append(math.inf if math.isnan(found) else found)
+    best = min(range(len(multiples)), key=losses.__getitem__)
+    return torch.tensor(multiples[best], dtype=torch.float64), tried
 
 
 def _posterior(task: Task) -> Posterior:

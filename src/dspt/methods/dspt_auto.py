@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +12,10 @@ import torch
 from dspt import losses
 from dspt.methods.method import Epoch, Method, Phase, loss_of
 
+# What the learning rate may be multiplied with: a prompt that has far to go needs more than CoOp's. Less is not tried,
+# as what learns slowly always looks better at first.
+LR_MULTIPLES = (1.0, 3.0, 10.0, 30.0)
+
 
 @dataclass(frozen=True)
 class DSPTAuto(Method):
@@ -19,14 +24,25 @@ class DSPTAuto(Method):
     The posterior is computed once, before training, from the image features, the given labels and the zero-shot
     logits, if there are any; where names or labels are of no use, it leaves them aside. A sample whose label is most
     probably wrong is not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones,
-    since the estimated share of wrong ones is within its error, are believed to that extent. Where images and names
-    tell nothing about the labels, it is DSPT.
+    since the estimated share of wrong ones is within its error, are believed to that extent. The learning rate is
+    multiplied with what tells the samples of the first epoch after the warm-up best, each before it is learnt. Where
+    images and names tell nothing about the labels, it is DSPT, at the usual rate.
     """
 
     name = "dspt-auto"
     formula = "-sum_t (s Q_t + (1 - s) 1{t = y}) log p_t, Q the posterior of the true class, s = min(1, rate / error)"
     source = "this package"
     needs_clip = "it reads the posterior of labels, made from features"
+
+    def lr_multiples(self, epoch: Epoch) -> tuple[float, ...]:
+        """Return what the learning rate may be multiplied with: 1 where the labels cannot be judged."""
+        return LR_MULTIPLES if epoch.posterior().can_tell else (1.0,)
+
+    def words(self, found: Mapping[str, float]) -> str:
+        """Return in words how many labels are wrong, and the learning rate if it is not the usual one."""
+        multiple = found.get("lr_multiple", 1.0)
+        rate = f"learning rate: {multiple:g} times the usual one, which is too low here" if multiple != 1 else ""
+        return "; ".join(filter(None, (super().words(found), rate)))
 
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return one phase with all samples."""

@@ -76,6 +76,10 @@ class Method(ABC):
     def plan(self, epoch: Epoch) -> list[Phase]:
         """Return the phases of this epoch, in order."""
 
+    def lr_multiples(self, epoch: Epoch) -> tuple[float, ...]:
+        """Return by what the learning rate may be multiplied; of several, the run takes what learns best at first."""
+        return (1.0,)
+
     @property
     def what(self) -> str:
         """What it does, in one sentence."""
