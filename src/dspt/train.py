@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, take_rows
 from dspt.internal.threads import threads_for
 from dspt.learners import Classify, Parameters, by_prototypes, posterior_of
-from dspt.learners.learner import Fetch
+from dspt.learners.learner import Fetch, Inputs
 from dspt.methods import Batch, Epoch, Phase, batches
 from dspt.posterior import Posterior, label_posterior
 from dspt.problem import Problem, Task
@@ -78,7 +78,8 @@ def fit(
         Hears after each step how many of the epoch's steps are done, out of how many, and the batch's losses, left
         on the device so that nobody waits for them who does not ask. Steps by which rates are compared are among them.
     """
-    epochs = _epochs(task, state or State(0, task.start), on_step, cache(partial(_posterior, task)))
+    shared = _Shared(task.learner.inputs(task.problem.train_x), cache(partial(_posterior, task)))
+    epochs = _epochs(task, shared, state or State(0, task.start), on_step)
     while True:
         with threads_for(task.learner.product):  # not around the yield: whoever takes the epochs has threads of its own
             done = next(epochs, None)
@@ -87,17 +88,20 @@ def fit(
         yield done
 
 
+class _Shared(NamedTuple):
+    """What epochs need whatever the state: made once, also where several learning rates are tried."""
+
+    inputs_of: Callable[[int], Inputs]  # the training set in an epoch
+    posterior: Callable[[], Posterior]
+
+
 def _epochs(
-    task: Task,
-    state: State,
-    on_step: Callable[[int, int, Tensor], None],
-    posterior: Callable[[], Posterior],
+    task: Task, shared: _Shared, state: State, on_step: Callable[[int, int, Tensor], None]
 ) -> Iterator[tuple[State, Record]]:
     problem, config, learner, method = task.problem, task.config, task.learner, task.method
     device = learner.device
     labels = torch.from_numpy(problem.labels).to(device)
     weights = None if problem.weights is None else sent(problem.weights.astype(np.float32), device)
-    inputs_of = learner.inputs(problem.train_x)
     parameters = learner.placed(state.parameters)
     learnt = {name: value for name, value in parameters.items() if name not in learner.buffers}
     momentum: list[Tensor | None] = []
@@ -108,7 +112,7 @@ def _epochs(
     memory = dict(state.memory)
 
     for epoch in range(state.epochs_done, config.epochs):
-        inputs = inputs_of(epoch)
+        inputs = shared.inputs_of(epoch)
         judged = partial(_judge, inputs.judge, len(labels), learner.judged_at_once)
         plan = Epoch(
             number=epoch,
@@ -116,13 +120,13 @@ def _epochs(
             labels=labels,
             logits=partial(judged, partial(learner.classify, parameters)),
             zero_shot_logits=partial(judged, partial(_fixed_prompt, task)),
-            posterior=posterior,
+            posterior=shared.posterior,
             stream=partial(Stream, config.seed, method.name, epoch),
             memory=memory,
         )
         tried = 0
         if epoch == learner.warmup and LR_MULTIPLE not in memory and len(multiples := method.lr_multiples(plan)) > 1:
-            memory[LR_MULTIPLE], tried = _best_multiple(task, state, multiples, on_step, posterior)
+            memory[LR_MULTIPLE], tried = _best_multiple(task, shared, state, multiples, on_step)
         rate = learner.learning_rate(epoch) * float(memory.get(LR_MULTIPLE, 1.0))
         phases = [
             (phase, _batches(phase, config.batch_size, Stream(config.seed, "shuffle", epoch, number)))
@@ -318,10 +322,10 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
 
 def _best_multiple(
     task: Task,
+    shared: _Shared,
     state: State,
     multiples: Sequence[float],
     on_step: Callable[[int, int, Tensor], None],
-    posterior: Callable[[], Posterior],
 ) -> tuple[Tensor, int]:
     """Return the multiple of the learning rate under which the next samples are told best, and the steps it took.
 
@@ -341,7 +345,7 @@ def _best_multiple(
             on_step(tried, (len(multiples) * epochs + 1) * total, losses)
 
         try:
-            trial = islice(_epochs(untested, replace(state, memory=memory), heard, posterior), epochs)
+            trial = islice(_epochs(untested, shared, replace(state, memory=memory), heard), epochs)
             found = sum(math.inf if record["loss"] is None else record["loss"] for _, record in trial)
         except Diverged:
             found = math.inf
