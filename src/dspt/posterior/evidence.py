@@ -9,7 +9,7 @@ without itself, are the answer. What is computed from rows is in `samples`; what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -27,7 +27,7 @@ from dspt.internal.shards import Features
 from dspt.posterior.calibration import trust
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
-from dspt.posterior.naming import Naming, naming
+from dspt.posterior.naming import Naming, disputed, naming
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 from dspt.posterior.samples import Classifiers, ClassSums, Look, Samples, Told, at_once, normalised
 from dspt.posterior.transition import (
@@ -63,10 +63,18 @@ SURE = 2.5
 # some are wrong: less than that, and a softer classifier would explain as much.
 NEXT_TO_NONE = 0.01
 NOT_MERELY_HARD = 0.03
-# The surest images of each predicted class, which are not hard, and how often labels must contradict there, as a share
-# of how often they do anywhere, to be called wrong for all that.
+# The surest images of each predicted class, and how often labels must contradict there, as a share of how often they do
+# anywhere, to be called wrong for all that: hard images are not there.
 SUREST = 0.1
 ABOUT_AS_OFTEN = 0.75
+# That holds if they are clear: so sure in the mean. Below the lower one even they are hard, and nothing speaks against
+# the others' being so.
+CLEAR, UNCLEAR = 0.96, 0.92
+# If labels are no more likely than if all are right, contradict more than so many of the surest, and no text is of use,
+# nothing can be told: there are no anchors.
+NO_ANCHORS = 0.4
+# The least weight of a text that is of use.
+OF_USE = 0.02
 # How many times the usual deviation one of a feature may be before all are brought to the same (CLIP's are below 5
 # times), and the share of the usual one below which a feature is taken for constant.
 OTHER_UNITS = 10.0
@@ -212,7 +220,8 @@ class Evidence:
             # What the text says against the labels' names is not in their likelihood: as likely is enough.
             if renamed.best.likelihood > best.best.likelihood - RENAMED:
                 return self.told(renamed)
-        return self.told(best, None if names is None else names.rate)
+        likely = [path.best.rate for path in paths.values() if path.best.likelihood > best.best.likelihood - RENAMED]
+        return self.told(best, [*likely, *([] if names is None else [names.rate])])
 
     # A start, and the rounds from it
 
@@ -271,7 +280,7 @@ class Evidence:
         terms, prior = self.terms(parts)
         likely = self.samples.believed(transition.T[self.samples.given(self.weighed)], self.weighed)
         starts = [before]
-        if self.text_scale and before.weights[-1] < 0.02:
+        if self.text_scale and before.weights[-1] < OF_USE:
             # a weight of 0 is a valley that no small step leaves
             starts.append(before._replace(weights=(*before.weights[:-1], 0.3)))
         return min((most_likely(terms, likely, one, prior, SOFT) for one in starts), key=lambda one: one[0])[1]
@@ -300,9 +309,7 @@ class Evidence:
 
     def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
         """Return the model with these weights; p of all samples is then by it."""
-        of_folds = [combined(part.discriminants, mixture.weights[: len(RIDGES)], part.prior) for part in parts]
-        weights, bias = torch.stack([one.weights for one in of_folds]), torch.stack([one.bias for one in of_folds])
-        classifiers = Classifiers(weights, bias, mixture)
+        classifiers = _classifiers(parts, mixture)
         look = self.fill(classifiers)
         transition = estimate_transition(self.anchors(look, ANCHORS), first_look)
         likelihood, rate = self.likelihood(transition)
@@ -409,14 +416,14 @@ class Evidence:
 
     # The answer
 
-    def told(self, path: _Path, otherwise: float | None = None) -> Answer:
+    def told(self, path: _Path, otherwise: Sequence[float] = ()) -> Answer:
         """Return what the best model says of all samples, how many labels are wrong, and the classifier.
 
         Parameters
         ----------
         path : _Path
-        otherwise : float, optional
-            The share of wrong labels by another reading that cannot be excluded.
+        otherwise : sequence of float
+            The share of wrong labels by other readings that cannot be excluded.
         """
         model, transition = path.best, path.best.transition
         rate, error, can_tell = self.rate(path, otherwise)
@@ -449,27 +456,38 @@ class Evidence:
             trust=number,
         )
 
-    def rate(self, path: _Path, otherwise: float | None) -> tuple[float, float, bool]:
+    def rate(self, path: _Path, otherwise: Sequence[float]) -> tuple[float, float, bool]:
         """Return the share of wrong labels, its error, and whether anything can be told; p is then the best model's."""
         model, transition = path.best, path.best.transition
         look = self.fill(model.classifiers)
         likelihoods = joined(self.passes.each(self.samples.likelihoods, transition))
-        can_tell = self.can_tell(likelihoods)
         others = [estimate_transition(self.anchors(look, share)) for share in OTHER_ANCHORS]
+        rates = (*path.rates, *(self.likelihood(other)[1] for other in others))
+        disputed = self.disputed(transition) if self.text_scale and path.best.start != "renamed" else 0.0
+        can_tell, could_be_hard = self.can_tell(likelihoods), False
+        if can_tell:
+            could_be_hard, has_anchors = self.could_be_hard(path, look, likelihoods)
+            can_tell = has_anchors
+            self.fill(model.classifiers)
         assert transition.anchors is not None
         found = RateEvidence(
             model.rate,
-            (*path.rates, *(self.likelihood(other)[1] for other in others)),
+            rates,
             model.contradicted,
             len(transition.anchors.rows),
             self.n,
             can_tell,
             unknown=float((self.known < 0).mean()),
-            could_be_hard=can_tell and not self.as_many_among_the_surest(look) and self.could_be_hard(likelihoods),
+            could_be_hard=could_be_hard,
             surely_wrong=float(((self.known >= 0) & (self.known != self.labels)).mean()),
-            otherwise=otherwise,
+            disputed=disputed,
+            otherwise=tuple(otherwise),
         )
         return *rate_and_error(found), can_tell
+
+    def disputed(self, transition: Transition) -> float:
+        """Return how many more labels are wrong if groups bear the names that the text has for them; p is theirs."""
+        return disputed(added(self.passes.each(self.samples.named, transition)), transition.matrix)
 
     def trust(self, model: _Model) -> float:
         """Return what log odds are multiplied with to be right for labels that the model makes up.
@@ -479,11 +497,9 @@ class Evidence:
         model : _Model
             Whose p is there, and is lost.
         """
-        uniform = self.passes.keep(Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n))
-        drawn = zip(*self.passes.each(self.samples.made_up, model.transition, uniform), strict=True)
-        true, labels = map(joined, drawn)
+        true, labels = self.made_up(model.transition)
         wrong = true != labels
-        del uniform, drawn, true  # as long as all samples are
+        del true  # as long as all samples are
         made_up = copy(self)
         made_up._give(labels)
         found = made_up.path(model.start).best
@@ -492,33 +508,75 @@ class Evidence:
         asked = self.known < 0
         return trust(log_odds[asked], wrong[asked])
 
+    def made_up(self, transition: Transition) -> tuple[np.ndarray, np.ndarray]:
+        """Return true classes drawn from the posterior by p, and labels drawn from the transition, both (N,)."""
+        uniform = self.passes.keep(Stream(self.seed, "posterior", "made up").uniform(2 * self.n).reshape(2, self.n))
+        true, labels = zip(*self.passes.each(self.samples.made_up, transition, uniform), strict=True)
+        return joined(true), joined(labels)
+
     def can_tell(self, likelihoods: np.ndarray) -> bool:
         """Return whether labels are surely more likely by the model than by how often each is given."""
         gain = (likelihoods - self.guesses)[self.known < 0]  # of those looked at, more is known than the labels
         several = (self.labels != self.labels[0]).any()
         return not len(gain) or bool(several and _surely_above(gain, max(3 / len(gain), 0.005)))
 
-    def as_many_among_the_surest(self, look: Look) -> bool:
-        """Return whether labels contradict the surest predictions about as often as any: hard images are not there."""
+    def among_the_surest(self, look: Look) -> tuple[float, float, int]:
+        """Return how sure the surest predictions are, how often labels contradict them, and how many they are."""
         rows = self.surest(look, SUREST)
-        among = float((look.predicted[rows] != self.labels[rows]).mean())
-        chance = (among * (1 - among) / len(rows)) ** 0.5
-        return bool(among - chance > ABOUT_AS_OFTEN * float((look.predicted != self.labels).mean()))
+        return float(look.sureness[rows].mean()), float((look.predicted[rows] != self.labels[rows]).mean()), len(rows)
 
-    def could_be_hard(self, likelihoods: np.ndarray) -> bool:
-        """Return whether the labels are about as likely if they are right and the images hard to tell apart.
+    def could_be_hard(self, path: _Path, look: Look, likelihoods: np.ndarray) -> tuple[bool, bool]:
+        """Return whether labels are about as likely if all are right and images hard, and whether there are anchors.
 
-        The same discriminants, made from the labels as they are and as soft as need be, with next to no wrong labels,
-        stand against the model. Where classes overlap, they do as well, and nothing can tell which of the two it is.
+        Where the surest images are clear, labels that contradict them as often as any are wrong; and a model without
+        wrong labels, as soft as need be, must do clearly worse. Where they are not, rounds make labels more likely by
+        believing themselves: by how much, is tried on labels that the other model makes up, all of them right.
         """
+        sureness, contradicted, number = self.among_the_surest(look)
+        chance = (contradicted * (1 - contradicted) / number) ** 0.5
+        anywhere = float((look.predicted != self.labels).mean())
+        if sureness >= CLEAR and contradicted - chance > ABOUT_AS_OFTEN * anywhere:
+            return False, True
+        parts, mixture = self.none_wrong()
+        gain = self.gain(likelihoods, parts, mixture)
+        if sureness >= CLEAR or not len(gain):
+            return len(gain) > 0 and not _surely_above(gain, NOT_MERELY_HARD), True
+        self.fill(_classifiers(parts, mixture))
+        all_right = copy(self)
+        all_right._give(self.made_up(Transition(torch.ones(self.classes, self.classes)))[0])
+        found = all_right.path(path.best.start).best
+        all_right.fill(found.classifiers)
+        likely = joined(all_right.passes.each(all_right.samples.likelihoods, found.transition))
+        by_itself = all_right.gain(likely, *all_right.none_wrong())
+        chance = (gain.var() / len(gain) + by_itself.var() / len(by_itself)) ** 0.5
+        more = float(gain.mean() - by_itself.mean())
+        told_by_text = bool(self.text_scale) and path.best.classifiers.mixture.weights[-1] >= OF_USE
+        no_anchors = more <= min(SURE * chance, NOT_MERELY_HARD) and contradicted > NO_ANCHORS and not told_by_text
+        return more <= SURE * chance or sureness < UNCLEAR, not no_anchors
+
+    def none_wrong(self) -> tuple[list[_Part], Mixture]:
+        """Return the discriminants and weights that explain the labels best if next to none is wrong."""
         transition = uniform_transition(NEXT_TO_NONE, self.classes)
         parts = self.parts(self.label_sums(), transition)
-        mixture = self.mixture(parts, transition, self.first_mixture)
+        return parts, self.mixture(parts, transition, self.first_mixture)
+
+    def gain(self, likelihoods: np.ndarray, parts: list[_Part], mixture: Mixture) -> np.ndarray:
+        """Return by how much labels are more likely than if next to none is wrong, of those that weights are chosen by.
+
+        Parameters
+        ----------
+        likelihoods : array of shape (N,)
+            The log likelihood of each label by the model.
+        parts : list of _Part
+        mixture : Mixture
+            What explains them if none is wrong.
+        """
         terms, prior = self.terms(parts)
         p = probabilities(weighted(terms, mixture.weights).add_(prior), mixture.softness)
+        transition = uniform_transition(NEXT_TO_NONE, self.classes)
         likely = (p * transition[self.samples.given(self.weighed)]).sum(1).clamp_min(1e-30).log().numpy()
-        gain = (likelihoods[self.weighed] - likely)[self.known[self.weighed] < 0]
-        return len(gain) > 0 and not _surely_above(gain, NOT_MERELY_HARD)
+        found: np.ndarray = (likelihoods[self.weighed] - likely)[self.known[self.weighed] < 0]
+        return found
 
     def _linear_text(self, weight: float) -> np.ndarray | None:
         """Return the zero-shot logits as a linear function of features, if they are one."""
@@ -548,6 +606,13 @@ class Evidence:
             gram += x.T @ x
             cross += x.T @ z
         return gram, cross
+
+
+def _classifiers(parts: list[_Part], mixture: Mixture) -> Classifiers:
+    """Return the classifier of each fold: its discriminants with these weights."""
+    of_folds = [combined(part.discriminants, mixture.weights[: len(RIDGES)], part.prior) for part in parts]
+    weights, bias = torch.stack([one.weights for one in of_folds]), torch.stack([one.bias for one in of_folds])
+    return Classifiers(weights, bias, mixture)
 
 
 def _least_squares(gram: np.ndarray, cross: np.ndarray) -> np.ndarray:

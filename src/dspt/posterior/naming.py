@@ -68,6 +68,33 @@ def naming(named: Tensor, matrix: Tensor) -> Naming | None:
     return Naming(order, rate, sure=False) if own and share > 0.5 and agreed > 0.5 * float(size.sum()) else None
 
 
+def disputed(named: Tensor, matrix: Tensor) -> float:
+    """Return by how much the share of wrong labels is higher if groups have those of their labels that the text says.
+
+    A group whose labels are mostly of another class, for which it looks to the text like one that some of its labels
+    name, may be one whose labels are mostly wrong. Names that tell few of the images by any of the group's labels, more
+    than chance would, are no witnesses.
+
+    Parameters
+    ----------
+    named : float64 Tensor of shape (C, C)
+        How many images of each group the text calls each class.
+    matrix : Tensor of shape (C, C)
+        `matrix[g, y]` is the probability of the label y in group g.
+    """
+    possible = _held(matrix).fill_diagonal_(True)
+    size = named.sum(1)
+    total = float(size.sum())
+    told = float(named[possible].sum()) / total
+    chance = float((size * possible.double().mean(1)).sum()) / total
+    if told - chance < TOLD * (1 - chance):
+        return 0.0
+    name = torch.where(possible, named, -1.0).argmax(1)
+    shares = matrix.double()
+    higher = shares.diagonal() - shares.gather(1, name[:, None])[:, 0]
+    return float((size * higher).sum()) / total
+
+
 def _held(matrix: Tensor) -> Tensor:
     """Return whether a group has each of the other labels, more often than mistakes that are spread over all (C, C)."""
     classes = len(matrix)

@@ -24,7 +24,8 @@ class RateEvidence(NamedTuple):
     unknown: float = 1.0  # share of labels that nobody has looked at
     could_be_hard: bool = False  # whether right labels of images that are hard to tell apart explain as much
     surely_wrong: float = 0.0  # share of labels that somebody has seen to be wrong
-    otherwise: float | None = None  # the rate by another reading of names and labels that cannot be excluded
+    disputed: float = 0.0  # how much higher the rate is if groups have those of their labels that the text says
+    otherwise: tuple[float, ...] = ()  # the rate by other readings of names and labels that cannot be excluded
 
 
 def rate_and_error(found: RateEvidence) -> tuple[float, float]:
@@ -35,11 +36,10 @@ def rate_and_error(found: RateEvidence) -> tuple[float, float]:
     chance = found.unknown * math.sqrt(rate * (1 - rate) / found.anchors) + 1 / found.samples
     choice = math.sqrt(sum((other - rate) ** 2 for other in found.others) / max(1, len(found.others)))
     doubt = DOUBT * abs(found.contradicted - rate)
-    error = math.sqrt(chance**2 + choice**2 + doubt**2)
+    error = math.sqrt(chance**2 + choice**2 + doubt**2 + found.disputed**2)
     if found.could_be_hard:  # then none of the others may be wrong
         error = max(error, (rate - found.surely_wrong) / 2)
-    if found.otherwise is not None:
-        error = max(error, abs(found.otherwise - rate))
+    error = max(error, *(abs(other - rate) for other in found.otherwise), 0.0)
     return rate, min(0.5, error)
 
 
