@@ -104,7 +104,7 @@ def _is_about(path: Path) -> bool:
 
 
 def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
-    """Raise `InputError` if there are decisions in the folder about something else.
+    """Raise `InputError` if the folder, in which there are decisions, is about something else.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
         A digest of the samples, where they have no names by which decisions could be told apart.
     """
     folder = Path(folder)
-    if not (folder / DECISIONS).exists() or not (folder / _ABOUT).exists():
+    if not (folder / _ABOUT).exists():
         return
     before = read_json(folder / _ABOUT, f"report {folder}")
     if not isinstance(before, dict) or before != {"place": audit.place, "content": content}:
