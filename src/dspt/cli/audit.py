@@ -35,7 +35,9 @@ from dspt.internal.rounding import counted
 
 Report = Annotated[Path, typer.Argument(metavar="REPORT", help="A folder made by dspt audit.")]
 
-_FORMATS = ("manifest", "labels", "cleanlab", "fiftyone", "label-studio", "huggingface")
+# The first of these is the one that is written if none is named.
+_FILES = ("manifest", "labels")
+_FORMATS = (*_FILES, "cleanlab", "fiftyone", "label-studio", "huggingface")
 
 
 @app.command(name="audit")
@@ -246,6 +248,13 @@ def review_labels(
     audit = folder.load(report)
     told: dict[str, Any] = {"report": str(report)}
     if take is not None:
+    if to != _FORMATS[0] and export is None:
+        raise InputError(f"format {to}: it says what is exported, and nothing is", "give `export`, too")
+    if overwrite and (export is None or to not in _FILES):
+        what = "apply writes a new folder" if apply else f"{to} is a folder" if export else "nothing is exported"
+        raise InputError(f"overwrite: it is for a file that is exported, and {what}; leave it out")
+    if (port or open_browser) and (export is not None or apply is not None or take is not None):
+        raise InputError("port and open: they go with the page, which is not served with export, apply or import")
         from dspt.workflows.audit import take as take_corrections
 
         told["imported"] = take_corrections(report, take, audit)
