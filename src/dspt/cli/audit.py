@@ -80,7 +80,8 @@ def audit_labels(
     """Find the labels of DATA that are wrong, and write a report. Nothing in DATA changes.
 
     One row a sample in audit.csv and audit.parquet, what is true of the whole set in summary.json, and index.html to
-    look at. Given again, only new images are encoded and looked at.
+    look at. Given again, only new images are encoded and judged by what they look like; of those that the page shows,
+    thumbnails are made again.
 
     With --jobs, or on Ray, workers encode images and go through the samples; the result is the same up to rounding.
 

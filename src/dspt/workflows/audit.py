@@ -51,7 +51,7 @@ def audit(
     dataset : Dataset
         Opened so that nothing is held out, and bad entries are skipped.
     out : Path
-        The report folder; one that is there is made again, and images that were seen before are not opened again.
+        The report folder; one that is there is made again; images that were seen before are encoded no more.
     model : str
         A CLIP checkpoint, "auto", or "none" for features alone.
     reporter : Reporter, optional
