@@ -106,8 +106,38 @@ class TestTheTable:
         assert found.looks(100).tolist() == [1, 3, 2, 0]
 
     def test_confusion_is_the_expected_number_of_each_mistake(self):
-        found = made([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]], [0, 0, 1]).confusion()
+        found = made([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]], [0, 0, 1], noise_rate=1.4 / 3).confusion()
         np.testing.assert_allclose(found, [[1.1, 0.9], [0.5, 0.5]], rtol=1e-6)
+
+    def test_doubts_add_up_to_the_estimate_by_one_change_of_all_odds(self):
+        random = np.random.default_rng(0)
+        wrong = random.uniform(0.1, 1, 200) ** 3
+        wrong[:5] = [0.99999, 0.5, 1e-3, 1, 0]
+        labels = np.zeros(200, np.int64)
+        for rate in (0.02, 0.2, 0.6, 0.9):
+            found = made(np.stack([1 - wrong, wrong], 1), labels, noise_rate=rate)
+            doubts = found.doubts
+            assert doubts.sum() == pytest.approx(200 * rate, abs=1e-4)
+            assert doubts.sum() == pytest.approx(found.confusion()[0, 1], abs=1e-3)
+            odds = doubts[5:] / (1 - doubts[5:]) * (1 - wrong[5:]) / wrong[5:]
+            np.testing.assert_allclose(odds, odds[0], rtol=1e-3)
+            assert doubts.max() <= 1
+            assert doubts[4] == 0
+
+    def test_what_is_decided_is_told_apart_and_not_counted_as_still_wrong(self):
+        """Worked out by hand: of ten, one is corrected, one kept, one removed; a third of nine were wrong."""
+        after = np.zeros(10, np.int64)
+        after[0], after[2] = 1, -1
+        p = np.full((10, 2), 0.5)
+        p[0], p[1] = [0, 1], [1, 0]
+        decided = np.arange(10) < 3
+        found = made(p, np.zeros(10, np.int64), noise_rate=1 / 3, decided=decided, corrected=after)
+        assert found.settled == {"corrected": 1, "kept": 1, "removed": 1}
+        assert found.still_wrong == pytest.approx(2)
+        np.testing.assert_allclose(found.doubts, [0, 0, 0, *[2 / 7] * 7])
+        np.testing.assert_allclose(found.confusion()[0], [5, 2])
+        told = folder.summary(found)
+        assert (told["decided"], told["still_wrong"]) == (found.settled, 2)
 
     def test_calls_nothing_wrong_where_nothing_can_be_told(self):
         random = np.random.default_rng(0)
@@ -212,13 +242,20 @@ def test_the_table_is_written_in_parts_that_are_the_whole(tmp_path, monkeypatch)
 
 
 class TestTheJudge:
-    def test_class_rates_are_the_mean_doubt_of_the_labels_given_as_a_class(self):
+    @pytest.mark.parametrize("looked_at", [0, 30])
+    def test_class_rates_are_the_mean_doubt_of_the_labels_given_as_a_class(self, looked_at):
         x, true = clouds()
         labels = noisy(true, 0.3)
-        judged = judge(x, labels, 5)
-        doubt = 1 - judged.posterior.label_quality
+        known = np.where(np.arange(len(true)) < looked_at, true, -1)
+        judged = judge(x, labels, 5, known=known)
+        facts = {"class_names": (*CLASSES, "eel"), "noise_rate": judged.posterior.noise_rate}
+        seen = {"decided": known >= 0, "corrected": np.where(known >= 0, known, labels)}
+        found = made(judged.posterior.probabilities, labels, **facts, **seen)
+        wrong = np.where(known >= 0, known != labels, found.doubts)
         for c in range(4):
-            assert judged.class_noise_rates[c] == pytest.approx(doubt[labels == c].mean(), rel=1e-5)
+            assert judged.class_noise_rates[c] == pytest.approx(wrong[labels == c].mean(), rel=1e-5)
+        counts = np.bincount(labels, minlength=5)
+        assert np.nansum(judged.class_noise_rates * counts) == pytest.approx(len(labels) * facts["noise_rate"])
         assert np.isnan(judged.class_noise_rates[4])
 
     def test_strangers_fit_no_class(self):
@@ -480,6 +517,31 @@ class TestTheFolder:
         with pytest.raises(InputError, match=r"it holds decisions about other data \(clouds.npz\)"):
             audit(replace(source, source="others.npz"), tmp_path / "report", "none")
 
+    def test_a_list_on_which_nothing_is_decided_keeps_nobody_from_other_data(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none")
+        with Decisions(tmp_path / "report" / folder.DECISIONS, found.items, found.class_names) as decisions:
+            decisions.decide([3], "relabel", 1)
+            decisions.undo()
+        audit(replace(dataset(), source="others.npz"), tmp_path / "report", "none")
+        assert folder.load(tmp_path / "report").source == "others.npz"
+
+    def test_the_estimate_of_what_is_still_wrong_falls_with_what_is_corrected(self, tmp_path):
+        before = audit(dataset(), tmp_path / "report", "none")
+        seen = before.suspects[:-3].tolist()
+        decisions = {row: Decision("relabel", int(before.ranked[0][row])) for row in seen}
+        after = refit(tmp_path / "report", decisions)
+        assert after.settled == {"corrected": len(seen), "kept": 0, "removed": 0}
+        assert before.still_wrong == pytest.approx(before.noise_rate * 120)
+        assert after.still_wrong < before.still_wrong - 0.8 * len(seen)
+        assert after.doubts.sum() == pytest.approx(after.still_wrong, abs=1e-3)
+
+    def test_a_set_of_which_all_is_removed_is_decided(self, tmp_path):
+        found = audit(dataset(), tmp_path / "report", "none")
+        after = refit(tmp_path / "report", dict.fromkeys(range(120), Decision("remove", -1)))
+        assert after.settled == {"corrected": 0, "kept": 0, "removed": 120}
+        assert not after.open.any()
+        assert found.open.all()
+
     def test_looks_are_not_spent_twice(self, tmp_path):
         found = audit(dataset(), tmp_path / "report", "none", budget=5)
         seen = found.looks(5).tolist()
@@ -609,17 +671,41 @@ class TestTheCommand:
         x, true = clouds()
         np.savez(tmp_path / "dino.npz", train_x=x, train_y=noisy(true), classnames=np.array(CLASSES))
         told = json.loads(dspt("audit", "dino.npz", "--json", "-q", "--budget", "20")[1])
-        quality = np.sort(pd.read_csv(tmp_path / "report" / "audit.csv").label_quality)
+        found = folder.load(tmp_path / "report")
         assert told["looks"] == 20
-        assert told["wrong_among_looks"] == pytest.approx((1 - quality[:20]).sum(), abs=0.01)
+        assert told["wrong_among_looks"] == pytest.approx(found.doubts[found.looks(20)].sum(), abs=0.01)
+        everything = json.loads(dspt("audit", "dino.npz", "--json", "-q", "--budget", str(len(x)))[1])
+        assert everything["wrong_among_looks"] == pytest.approx(told["noise_rate"] * len(x), abs=0.01)
         output = dspt("audit", "dino.npz", "-q", "--budget", "20")[1]
-        wrong = round((1 - quality[:20]).sum())
+        wrong = round(told["wrong_among_looks"])
         assert f"  worth a look  20, listed on the page; about {wrong} of them should be wrong\n" in output
         assert f"about {wrong} of them should be wrong" in (tmp_path / "report" / "index.html").read_text()
         assert "the surest first" not in output
         told = json.loads(dspt("audit", "dino.npz", "--json", "-q")[1])
         assert told["looks"] is told["wrong_among_looks"] is None
         assert "the surest first on the page" in dspt("audit", "dino.npz", "-q")[1]
+
+    def test_where_none_is_called_wrong_none_is_the_surest(self, dspt, tmp_path):
+        x, true = clouds()
+        np.savez(tmp_path / "clean.npz", train_x=x, train_y=true, classnames=np.array(CLASSES))
+        assert "  called wrong  0\n" in dspt("audit", "clean.npz", "-q")[1]
+
+    def test_classes_whose_names_are_one_word_are_not_said_to_look_alike(self, dspt, tmp_path):
+        x, true = clouds()
+        names = np.array(["bag", "bee", "Bags", "dog"])
+        np.savez(tmp_path / "bags.npz", train_x=x, train_y=true, classnames=names)
+        output = dspt("audit", "bags.npz", "-q")[1]
+        assert "  classes       'bag' and 'Bags' are one word; perhaps they are one class\n" in output
+        assert "told apart" not in output
+        pairs = json.loads(dspt("audit", "bags.npz", "-q", "--json")[1])["inseparable_classes"]
+        assert [(pair["classes"], pair["by"]) for pair in pairs] == [(["bag", "Bags"], "names")]
+
+    def test_of_images_without_splits_none_is_called_a_train_image(self, dspt, photos, clip):
+        (photos / "cat" / "broken.png").write_bytes(b"no image")
+        errors = dspt("audit", photos, "--model", clip)[2]
+        assert "1 labelled image cannot be used and is left out" in errors
+        assert "train" not in errors
+        assert [fault.split for fault in folder.load("report").unusable] == ["train"]
 
     def test_a_sample_in_both_splits_is_told_as_one(self, dspt, photos, clip, tmp_path):
         files = sorted(photos.glob("*/*.png"))

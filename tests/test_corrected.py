@@ -477,10 +477,23 @@ def test_a_name_that_is_no_text_is_copied_and_no_manifest_can_hold_it(tmp_path):
     paths = [str(tmp_path / "photos" / item) for item in ("cat/0.png", "dog/\udcff.png", "dog/2.png")]
     for path in paths:
         picture(path)
-    with pytest.raises(InputError, match="is not UTF-8 text, which a manifest cannot hold"):
-        write_manifest(audit, {}, tmp_path / "x.csv", paths)
+    for kind in (".csv", ".jsonl", ".parquet"):
+        with pytest.raises(InputError, match=r"is not UTF-8 text, which a manifest cannot hold.*or give `apply`"):
+            write_manifest(audit, {}, tmp_path / f"x{kind}", paths)
     apply_to_copy(audit, {1: relabel(0)}, paths, tmp_path / "copy")
     assert sorted(os.listdir(os.fsencode(tmp_path / "copy" / "cat"))) == [b"0.png", b"\xff.png"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_name_of_two_lines_is_copied_and_no_csv_can_hold_it(tmp_path):
+    items = ["cat/0.png", "dog/two\nlines.png", "dog/2.png"]
+    audit, paths = audit_of([0, 1, 1], items=items), [str(tmp_path / "photos" / item) for item in items]
+    for path in paths:
+        picture(path)
+    with pytest.raises(InputError, match=r"has a line break, which a .csv file cannot hold.*or give `apply`"):
+        write_manifest(audit, {}, tmp_path / "x.csv", paths)
+    apply_to_copy(audit, {1: relabel(0)}, paths, tmp_path / "copy")
+    assert sorted(os.listdir(tmp_path / "copy" / "cat")) == ["0.png", "two\nlines.png"]
 
 
 def test_folders_below_a_class_stay(tmp_path):

@@ -19,6 +19,7 @@ from audits import draw, make_audit, no_picture, with_findings
 from PIL import Image
 
 from dspt.auditing import report
+from dspt.auditing.audit import Audit
 from dspt.auditing.report import as_json, headline, page_data, page_file, sheet_places, write_page
 from dspt.data.images import BadImage
 from dspt.internal.errors import Fault
@@ -84,6 +85,79 @@ def test_the_headline_is_the_estimate_with_two_standard_errors(changed, sentence
     assert headline(make_audit(**changed)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("corrected", "kept", "removed", "changed", "sentence"),
+    [
+        (9, 0, 0, {}, "9 labels corrected; about 3 of 60 are still wrong (5 %, give or take 3)."),
+        (1, 2, 3, {}, "1 label corrected, 2 kept, 3 removed; about 10 of 57 are still wrong (18 %, give or take 3)."),
+        (0, 1, 0, {}, "1 label kept; about 12 of 60 are still wrong (20 %, give or take 3)."),
+        (12, 8, 0, {}, "12 labels corrected, 8 kept; hardly any of 60 is still wrong (0 %, at most 3 %)."),
+        (10, 50, 0, {}, "10 labels corrected, 50 kept; none is left to decide about."),
+        (0, 0, 2, {"can_tell": False}, "2 labels removed; how many of the others are wrong cannot be told."),
+    ],
+)
+def test_what_is_decided_is_told_apart_in_the_headline(corrected, kept, removed, changed, sentence):
+    assert headline(some_decided(corrected, kept, removed, **changed)) == sentence
+
+
+def some_decided(corrected: int, kept: int = 0, removed: int = 0, **changed: Any) -> Audit:
+    """Return an audit in which the first labels were decided about, in this order."""
+    audit = make_audit(**changed)
+    number = np.arange(60)
+    after = np.where(number < corrected, (audit.labels + 1) % 4, audit.labels)
+    after[corrected + kept : corrected + kept + removed] = -1
+    p = audit.probabilities.copy()
+    seen = number < corrected + kept
+    p[seen] = np.eye(4)[after[seen]]
+    return make_audit(probabilities=p, decided=number < corrected + kept + removed, corrected=after, **changed)
+
+
+def test_once_some_are_decided_figures_are_of_those_that_are_not():
+    audit = some_decided(9)
+    data = page_data(audit, decided=range(9))
+    assert data["summary"]["decided"] == 9
+    assert "3 undecided labels are more likely wrong than right" in data["summary"]["explanation"]
+    assert data["summary"]["expected_everywhere"] == pytest.approx(3, abs=0.01)
+    assert sum(rate * count for _, rate, count in data["worst"]) <= 3.01
+    assert sum(map(sum, data["confusion"]["counts"])) == pytest.approx(3, abs=0.05)
+    doubt = dict(zip(data["images"]["row"], data["images"]["doubt"], strict=True))
+    assert all(doubt[row] == 0 for row in range(9))
+    shown = [data["images"]["row"][image] for image in data["suspects"]["image"]]
+    assert sorted(shown) == list(range(12)), "whoever decided finds it again"
+    alone = page_data(audit)
+    assert [alone["images"]["row"][image] for image in alone["suspects"]["image"]] == [9, 10, 11]
+
+
+def test_no_label_that_nobody_decided_is_surely_anything():
+    p = np.eye(4, dtype=np.float32)[make_audit().probabilities.argmax(1)]
+    p[0] = p[0] * np.float32(0.99997) + np.float32(0.00001)
+    data = page_data(make_audit(probabilities=p))["suspects"]
+    assert all(0 < chance < 1 for name in ("p", "q", "quality") for chance in data[name])
+    decided = page_data(some_decided(2), decided=[0, 1])["suspects"]
+    assert (decided["p"][0], decided["quality"][0]) == (1, 0)
+
+
+def test_the_best_class_that_is_neither_given_nor_proposed_is_there():
+    random = np.random.default_rng(0)
+    p = random.dirichlet(np.ones(4), 60).astype(np.float32)
+    audit = make_audit(probabilities=p)
+    for budget in (None, 60):
+        data = page_data(audit, budget)
+        rows = [data["images"]["row"][image] for image in data["suspects"]["image"]]
+        for row, proposed, other in zip(rows, data["suspects"]["proposed"], data["suspects"]["other"], strict=True):
+            rest = set(range(4)) - {int(audit.labels[row]), proposed}
+            assert other == max(rest, key=lambda c, row=row: p[row, c])
+    two = make_audit(class_names=("cat", "dog"))
+    assert page_data(two)["suspects"]["other"] == [None] * 12
+
+
+def test_an_empty_folder_is_no_unusable_file():
+    faults = (Fault("cat/broken.png", "not a whole image"), Fault("photos/unicorn", "no images in it"))
+    found = page_data(make_audit(unusable=faults))["findings"]
+    assert [row[0] for row in found["unusable"]] == ["cat/broken.png"]
+    assert found["empty"] == ["photos/unicorn"]
+
+
 def test_large_numbers_have_three_digits():
     audit = make_audit(samples=50_000, wrong=10, noise_rate=0.16047)
     assert headline(audit).startswith("About 8,020 of 50,000 labels")
@@ -109,8 +183,12 @@ def test_a_budget_shows_so_many_and_how_many_of_them_should_be_wrong():
     data = page_data(audit, budget=20)
     rows = [data["images"]["row"][image] for image in data["suspects"]["image"]]
     assert rows == audit.looks(20).tolist()
-    expected = float((1 - audit.label_quality[rows]).sum())
+    expected = audit.doubts[rows].sum()
     assert data["summary"]["expected"] == pytest.approx(expected, abs=0.01)
+    everything = page_data(audit, budget=60)["summary"]
+    assert everything["expected"] == everything["expected_everywhere"] == pytest.approx(12, abs=0.01)
+    assert "About 12 of 60" in everything["headline"], "two figures for the same are one"
+    assert "about 12 of them" in everything["explanation"]
     assert f"about {round(expected)} of them should be wrong" in data["summary"]["explanation"]
     # The last eight are most likely right: another class is shown all the same, with its own examples.
     given, proposed = audit.labels[rows], np.array(data["suspects"]["proposed"])
@@ -174,7 +252,7 @@ def test_a_page_does_not_tell_where_the_data_lie():
 
 
 def test_the_worst_classes_and_the_confusion():
-    audit = make_audit()
+    audit = make_audit(noise_rate=float((1 - make_audit().label_quality).mean()))
     data = page_data(audit)
     rates = [rate for _, rate, _ in data["worst"]]
     assert rates == sorted(rates, reverse=True)
@@ -210,7 +288,7 @@ def test_every_other_finding_is_there():
         "blurry": [40],
     }
     assert found["unusable"] == [["cat/broken.png", "not a whole image", "train"]]
-    assert found["inseparable"] == [[0, 3, 0.7]]
+    assert found["inseparable"] == [[0, 3, 0.7, True]]
     assert data["images"]["split"][row.index(56)] == "test"
 
 

@@ -450,11 +450,11 @@ def test_what_is_removed_by_mistake_is_as_it_was_and_not_judged(review, open_pag
         return page.locator(f".tile[data-row='{row}']")
 
     for row in (20, 24):
-        tile(row).locator("button").click()
+        tile(row).locator("[data-what=remove]").click()
         page.wait_for_selector(f".tile[data-row='{row}'][data-decided=remove]")
     saved(page)
     assert served.current() == {20: Decision(REMOVE, -1), 24: Decision(REMOVE, -1)}
-    tile(20).locator("button").click()
+    tile(20).locator("[data-what=remove]").click()
     page.wait_for_selector(".tile[data-row='20']:not([data-decided])")
     saved(page)
     assert served.current() == {24: Decision(REMOVE, -1)}
@@ -464,6 +464,148 @@ def test_what_is_removed_by_mistake_is_as_it_was_and_not_judged(review, open_pag
     saved(page)
     assert set(served.current()) == {20, 24}
     assert heard.complaints == []
+
+
+def test_every_image_that_is_shown_can_have_another_class(review, open_page, heard):
+    audit = with_findings()
+    served = review(audit)
+    page = open_page(served.address)
+
+    def tile(row):
+        return page.locator(f".tile[data-row='{row}']")
+
+    page.locator("#tab-outliers").click()
+    tile(50).locator("[data-what=other]").click()
+    now, other = int(audit.labels[50]), (int(audit.labels[50]) + 2) % 4
+    assert page.locator("#chooser-list [aria-selected=true]").text_content() != CLASSES[now]
+    page.keyboard.type(CLASSES[other])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tile[data-row='50'][data-decided=relabel]")
+    saved(page)
+    assert tile(50).locator(".verdict").text_content() == f"Now {CLASSES[other]}"
+    # Keys are for the image whose button has the focus, which stays where it is.
+    tile(51).locator("[data-what=other]").focus()
+    page.keyboard.press("k")
+    page.wait_for_selector(".tile[data-row='51'][data-decided=keep]")
+    page.keyboard.press("x")
+    page.wait_for_selector(".tile[data-row='51'][data-decided=remove]")
+    page.keyboard.press("u")
+    page.wait_for_selector(".tile[data-row='51'][data-decided=keep]")
+    saved(page)
+    assert served.current() == {50: Decision(RELABEL, other), 51: Decision(KEEP, audit.labels[51])}
+    assert heard.complaints == []
+
+
+def test_a_label_is_for_all_copies_of_an_image_that_are_not_removed(review, open_page, heard):
+    audit = with_findings(duplicate_groups=((20, 25, 26), (30, 34)), identical_groups=2)
+    served = review(audit)
+    page = open_page(served.address)
+    page.locator("#tab-duplicates").click()
+    assert page.locator(".group .for-all").count() == 1, "copies with the same label need none"
+    page.locator("#tab-conflicts").click()
+    label = int(audit.labels[25])
+    button = page.locator(f".for-all [data-what='all-{label}']")
+    page.locator(".tile[data-row='26'] [data-what=remove]").click()
+    button.click()
+    saved(page)
+    expected = {20: Decision(RELABEL, label), 25: Decision(KEEP, label), 26: Decision(REMOVE, -1)}
+    assert served.current() == expected
+    assert button.get_attribute("aria-pressed") == "true"
+    third = next(c for c in range(4) if c not in audit.labels[[20, 25]])
+    page.locator(".for-all [data-what=all]").click()
+    page.keyboard.type(CLASSES[third])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".for-all button[aria-pressed=false] >> nth=0")
+    saved(page)
+    assert served.current() == expected | dict.fromkeys([20, 25], Decision(RELABEL, third))
+    page.keyboard.press("u")
+    page.wait_for_selector(f".for-all [data-what='all-{label}'][aria-pressed=true]")
+    saved(page)
+    assert served.current() == expected
+    assert heard.complaints == []
+
+
+def test_who_asks_for_another_class_is_shown_neither_the_given_nor_the_proposed_one_first(review, open_page):
+    probabilities = np.full((60, 4), 0.01)
+    labels = np.arange(60) % 4
+    rows = np.arange(60)
+    probabilities[rows, labels] = 0.3  # the second, which is the given one
+    probabilities[rows, (labels + 1) % 4] = 0.6
+    probabilities[rows, (labels + 2) % 4] = 0.02
+    probabilities[rows, (labels + 3) % 4] = 0.08
+    served = review(make_audit(probabilities=probabilities.astype(np.float32), examples=None))
+    page = open_page(served.address)
+    row = int(page.locator(".card").first.get_attribute("data-row"))
+    page.keyboard.press("c")
+    page.keyboard.press("Enter")
+    saved(page)
+    assert served.current() == {row: Decision(RELABEL, (labels[row] + 3) % 4)}
+
+
+def test_what_is_not_saved_yet_says_so(review, open_page):
+    served = review(with_findings())
+    page = open_page(served.address)
+    page.route("**/decide", lambda route: route.abort())
+    page.keyboard.press("k")
+    page.wait_for_selector(".card[data-row='0'][data-saving]")
+    assert card(page, 0).locator(".verdict").text_content().endswith(" · saving …")
+    page.locator("#tab-outliers").click()
+    page.locator(".tile[data-row='50'] [data-what=remove]").click()
+    page.wait_for_selector(".tile[data-row='50'][data-saving] .verdict:text-is('Removed · saving …')")
+    assert served.current() == {}
+    page.unroute("**/decide")
+    saved(page)
+    assert page.locator(".tile[data-row='50'] .verdict").text_content() == "Removed"
+    page.locator("#tab-suspects").click()
+    assert page.locator("[data-saving]").count() == 0
+    assert card(page, 0).locator(".verdict").text_content() == f"Kept as {CLASSES[0]}"
+
+
+@pytest.mark.parametrize("budget", [None, 20])
+def test_the_page_and_the_dock_name_one_estimate_of_what_is_still_wrong(review, open_page, budget):
+    def refit(report, decided):
+        after = make_audit().labels.copy()
+        probabilities = make_audit().probabilities.copy()
+        for row, made in decided.items():
+            after[row], probabilities[row] = made.label, np.eye(4)[made.label]
+        seen = np.isin(np.arange(60), list(decided))
+        return make_audit(probabilities=probabilities, decided=seen, corrected=after)
+
+    page = open_page(review(make_audit(), refit=refit, budget=budget).address)
+    assert "About 12 of 60" in page.locator("#headline").text_content()
+    assert "12 in the whole set" in page.locator("#progress-words").text_content()
+    for row in range(9):
+        card(page, row).locator("[data-what=take]").click()
+    saved(page)
+    page.locator("#refit").click()
+    page.wait_for_selector("#headline:has-text('9 labels corrected; about 3 of 60 are still wrong')")
+    page.wait_for_selector("#progress-words:has-text('3 in the whole set')")
+    assert "3 undecided labels" in page.locator(".lead").text_content() or budget
+    page.locator(".heat button").first.click()
+    assert page.locator("#state").input_value() == "open"
+    assert page.locator(".card[data-decided]").count() == 0
+
+
+def test_classes_that_are_one_word_are_not_said_to_look_alike(open_page, tmp_path):
+    path = write_page(make_audit(inseparable=((0, 1, 0.7), (2, 3, 0.0))), tmp_path, draw)
+    page = open_page(path.as_uri())
+    page.locator("#tab-alike").click()
+    told = [row.locator("td").all_text_contents() for row in page.locator(".facts tbody tr").all()]
+    assert told[0][3].startswith("70")
+    assert "do not tell them apart" in told[0][2]
+    assert told[1] == [CLASSES[2], CLASSES[3], "Their names are one word", ""]
+    assert "apart" not in page.locator("#other-hint").text_content()
+
+
+def test_a_set_without_splits_has_no_part_and_an_empty_folder_is_no_file(open_page, tmp_path):
+    faults = (Fault("cat/a.png", "not an image", "train"), Fault("photos/unicorn", "no images in it"))
+    page = open_page(write_page(make_audit(unusable=faults[:1]), tmp_path / "one", draw).as_uri())
+    page.locator("#tab-unusable").click()
+    assert page.locator(".facts th").all_text_contents() == ["File", "Reason"]
+    page = open_page(write_page(make_audit(unusable=faults), tmp_path / "both", draw).as_uri())
+    assert page.locator("#tab-unusable .number").text_content() == "1"
+    page.locator("#tab-empty").click()
+    assert page.locator(".facts td").all_text_contents() == ["photos/unicorn"]
 
 
 def test_what_is_decided_comes_last_in_a_list_that_is_made_again(review, open_page):
@@ -750,14 +892,36 @@ def test_a_phone_keeps_short_words_whole_and_room_for_the_list(review, open_page
     assert page.evaluate(height) <= 60
     page.locator(".card input").first.click()
     assert page.evaluate(height) <= 90, "also with buttons for what is selected"
+    assert page.locator("#progress-words .less").inner_text() == "about 11 wrong left"
+    assert page.locator("#progress-words .more:visible").count() == 0
     page.locator("#tab-unusable").click()
-    lines = """cells => cells.map(cell => {
-        const range = document.createRange();
-        range.selectNodeContents(cell);
-        return new Set([...range.getClientRects()].map(one => one.top)).size;
-    })"""
-    assert page.locator(".facts th, .facts td:last-child").evaluate_all(lines) == [1, 1, 1, 1]
-    assert page.locator(".facts td:first-child").evaluate_all(lines)[0] > 1
+    cells = page.locator(".facts td")
+    width = cells.first.evaluate("cell => cell.parentElement.offsetWidth")
+    assert width > 300
+    assert cells.evaluate_all("cells => cells.map(cell => cell.offsetWidth)") == [width] * 3, "one below the other"
+    before = "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
+    assert cells.evaluate_all(before) == ["none", '"Reason: "', '"Part: "']
+
+
+def test_a_phone_breaks_no_class_name_in_two_and_shows_that_there_are_more_columns(open_page, tmp_path):
+    names = [f"trousers {number}" for number in range(20)]
+    random = np.random.default_rng(0)
+    p = random.dirichlet(np.full(20, 0.3), 400).astype(np.float32)
+    audit = make_audit(samples=400, class_names=names, probabilities=p, noise_rate=0.6, examples=None)
+    for width, more in ((390, True), (1280, False)):
+        page = open_page(write_page(audit, tmp_path, draw).as_uri(), width=width)
+        page.locator("#heat tbody th").first.wait_for()
+        lines = """cells => Math.max(...cells.map(cell => {
+            const range = document.createRange();
+            range.selectNodeContents(cell);
+            return new Set([...range.getClientRects()].map(one => Math.round(one.top))).size;
+        }))"""
+        assert page.locator("#heat tbody th span").evaluate_all(lines) <= 2, "word by word"
+        assert page.locator(".scroll[data-more]").count() == more
+    page = open_page(write_page(audit, tmp_path, draw).as_uri(), width=390)
+    page.wait_for_selector(".scroll[data-more]")
+    page.locator(".scroll").evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+    page.wait_for_selector(".scroll:not([data-more])")
 
 
 def test_names_of_classes_are_shown_whole(open_page, tmp_path):
@@ -775,7 +939,8 @@ def test_small_numbers_have_a_colour_beside_large_ones(open_page, tmp_path):
     probabilities[:, 1][np.arange(400) % 4 == 0] = 1  # a hundred of the first class are the second
     probabilities[np.arange(400) % 4 == 0, 0] = 0
     probabilities[1] = [0, 0, 1, 0]  # and one of the second is the third
-    audit = make_audit(samples=400, probabilities=probabilities.astype(np.float32), examples=None)
+    facts = {"probabilities": probabilities.astype(np.float32), "noise_rate": 101 / 400}
+    audit = make_audit(samples=400, examples=None, **facts)
     page = open_page(write_page(audit, tmp_path, draw).as_uri())
     part = "cell => +cell.style.getPropertyValue('--part')"
     assert page.locator(".heat button[data-pair='0-1']").evaluate(part) == 1

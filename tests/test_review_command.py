@@ -113,6 +113,15 @@ def test_proposals_that_are_sure_can_be_taken(dspt, tmp_path):
         (["REPORT", "--export", "x.csv", "--accept", "0.2"], "accept"),
         (["REPORT", "--export", "x.doc"], "x.doc: expected a name that ends in"),
         (["REPORT", "--import", "missing.csv"], "missing.csv"),
+        (
+            ["REPORT", "--format", "cleanlab"],
+            "format cleanlab: it says what is exported, and nothing",
+        ),
+        (["REPORT", "--apply", "x", "--format", "labels"], "format labels: it says what is exported, and nothing is"),
+        (["REPORT", "--overwrite"], "overwrite: it is for a file that is exported, and nothing is exported"),
+        (["REPORT", "--apply", "x", "--overwrite"], "and apply writes a new folder; leave it out"),
+        (["REPORT", "--export", "x", "--format", "cleanlab", "--overwrite"], "and cleanlab is a folder; leave it out"),
+        (["REPORT", "--export", "x.csv", "--open"], "port and open: they go with the page"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_written(dspt, report, tmp_path, arguments, sentence):

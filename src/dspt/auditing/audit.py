@@ -73,11 +73,14 @@ class Audit:
     unusable : tuple of Fault
         Images, rows and folders that were left out; they are not among the samples.
     inseparable : tuple of (int, int, float)
-        Pairs of classes that cannot be told apart, and how much of them could be either.
+        Pairs of classes that cannot be told apart, and how much of them could be either by their images: if that is
+        not much, their names are one word.
     examples : int32 array of shape (N, 2, K)
         Rows of the nearest images with surely right labels, of the given class and of `proposed`; -1 for none.
     decided : bool array of shape (N,), optional
         Samples that somebody has decided about already.
+    corrected : int64 array of shape (N,), optional
+        The label of each sample after what was decided; -1 for one that is removed.
     made_with : dict
         "model", "version", "path" (of the data, absolute) and other facts about how it was made.
     """
@@ -101,6 +104,7 @@ class Audit:
     inseparable: tuple[tuple[int, int, float], ...] = ()
     examples: np.ndarray | None = field(default=None, repr=False)
     decided: np.ndarray | None = field(default=None, repr=False)
+    corrected: np.ndarray | None = field(default=None, repr=False)
     made_with: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -118,6 +122,36 @@ class Audit:
         """The probability that each given label is right (N,)."""
         quality: np.ndarray = self.probabilities[np.arange(len(self.labels)), self.labels]
         return quality
+
+    @property
+    def open(self) -> np.ndarray:
+        """Which labels nobody has decided about (N,)."""
+        return np.ones(len(self.labels), bool) if self.decided is None else ~self.decided
+
+    @property
+    def settled(self) -> dict[str, int]:
+        """How many labels were corrected, how many kept, and how many samples removed, by somebody."""
+        if self.decided is None or self.corrected is None:
+            return {"corrected": 0, "kept": 0, "removed": 0}
+        labels, after = self.labels[self.decided], self.corrected[self.decided]
+        corrected, removed = int(((after >= 0) & (after != labels)).sum()), int((after < 0).sum())
+        return {"corrected": corrected, "kept": len(after) - corrected - removed, "removed": removed}
+
+    @property
+    def still_wrong(self) -> float:
+        """How many of the labels that nobody has decided about should be wrong."""
+        done = self.settled
+        wrong = self.noise_rate * (len(self.labels) - done["removed"]) - done["corrected"]
+        return float(min(max(wrong, 0.0), self.open.sum()))
+
+    @cached_property
+    def doubts(self) -> np.ndarray:
+        """How probable it is that each label is wrong, for expected numbers (N,); 0 if somebody has decided about it.
+
+        The probabilities of single labels are tempered, so that they need not add up to `still_wrong`; these do.
+        """
+        found = np.where(self.open, 1 - self.label_quality.astype(np.float64), 0.0)
+        return adding_up(found, self.still_wrong) if self.tells else found
 
     @cached_property
     def is_label_issue(self) -> np.ndarray:
@@ -191,10 +225,17 @@ class Audit:
         return len({self.splits[row] for row in group}) > 1
 
     def confusion(self) -> np.ndarray:
-        """Return how many labels are expected to be which class: given (row) by true (column), (C, C)."""
+        """Return how many labels are expected to be which class: given (row) by true (column), (C, C).
+
+        Labels that somebody has decided about are not counted.
+        """
         found = np.zeros((len(self.class_names),) * 2)
+        before = 1 - self.label_quality.astype(np.float64)
+        share = np.divide(self.doubts, before, out=np.zeros(len(before)), where=before > 0)
         for c in range(len(found)):
-            found[c] = self.probabilities[self.labels == c].sum(0, dtype=np.float64)
+            rows = np.flatnonzero(self.open & (self.labels == c))
+            found[c] = share[rows] @ self.probabilities[rows]
+            found[c, c] = (1 - self.doubts[rows]).sum()
         return found
 
     def table(self) -> pd.DataFrame:
@@ -228,3 +269,29 @@ class Audit:
             table = pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
             table.loc[group < 0, "duplicate_group"] = pd.NA
             yield table
+
+
+def by_images(share: float) -> bool:
+    """Return whether a pair of classes, so much of which could be either, is inseparable by its images."""
+    return bool(share > INSEPARABLE)
+
+
+def adding_up(probabilities: np.ndarray, total: float) -> np.ndarray:
+    """Return probabilities whose odds are all multiplied by one number, so that they add up to a total.
+
+    What is nearly sure stays so, what is 0 stays 0, and none is above 1, whatever the total.
+    """
+    p = np.minimum(np.asarray(probabilities, dtype=np.float64), 1 - 1e-7)
+    if total <= 0 or total >= np.count_nonzero(p):
+        return np.where(p > 0, float(total > 0), 0.0)
+
+    def shifted(by: float) -> np.ndarray:
+        odds = p * np.exp(by)
+        found: np.ndarray = odds / (odds + 1 - p)
+        return found
+
+    low, high = -100.0, 100.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if shifted(middle).sum() < total else (low, middle)
+    return shifted(high)

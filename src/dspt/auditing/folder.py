@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt.auditing.audit import Audit
+from dspt.auditing.audit import Audit, by_images
 from dspt.internal.errors import Fault, InputError
 from dspt.internal.files import read_json, replacing, told, write_json
 from dspt.internal.shards import Features
@@ -34,7 +34,10 @@ TABLE, TABLE_PARQUET, PAGE, THUMBS = "audit.csv", "audit.parquet", "index.html",
 FILES = (SUMMARY, EVIDENCE, NAMES, TABLE, TABLE_PARQUET, PAGE, THUMBS)
 _FORMAT = 1
 _TEXTS = {"items": "item", "splits": "split", "image_issues": "image_issues"}
-_ARRAYS = ("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples", "decided")
+_ARRAYS = (
+    *("labels", "probabilities", "class_noise_rates", "fits_no_class", "is_outlier", "examples"),
+    *("decided", "corrected"),
+)
 # What the report is about: decisions in the folder are about the same.
 _ABOUT = ".about.json"
 # What a page may remove from the folder of its thumbnails, and what its own are called.
@@ -104,7 +107,7 @@ def _is_about(path: Path) -> bool:
 
 
 def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
-    """Raise `InputError` if there are decisions in the folder about something else.
+    """Raise `InputError` if the folder, in which there are decisions, is about something else.
 
     Parameters
     ----------
@@ -116,7 +119,7 @@ def check_same(folder: Path | str, audit: Audit, content: str = "") -> None:
         A digest of the samples, where they have no names by which decisions could be told apart.
     """
     folder = Path(folder)
-    if not (folder / DECISIONS).exists() or not (folder / _ABOUT).exists():
+    if not (folder / _ABOUT).exists():
         return
     before = read_json(folder / _ABOUT, f"report {folder}")
     if not isinstance(before, dict) or before != {"place": audit.place, "content": content}:
@@ -285,7 +288,7 @@ def summary(audit: Audit) -> dict[str, Any]:
     issues = [issue for told in audit.image_issues for issue in told.split(";") if issue]
     budget = audit.made_with.get("budget")
     looks = None if budget is None else audit.looks(budget)
-    wrong = None if looks is None or not told_apart else float((1 - audit.label_quality[looks]).sum())
+    wrong = None if looks is None or not told_apart else float(audit.doubts[looks].sum())
     return {
         "data": audit.source,
         "samples": len(audit.labels),
@@ -293,6 +296,8 @@ def summary(audit: Audit) -> dict[str, Any]:
         "noise_rate": audit.noise_rate if told_apart else None,
         "noise_rate_error": audit.noise_rate_error if told_apart else None,
         "label_issues": int(audit.is_label_issue.sum()) if audit.can_tell else None,
+        "decided": audit.settled,
+        "still_wrong": round(audit.still_wrong, 2) if told_apart else None,
         "looks": None if looks is None else len(looks),
         "wrong_among_looks": None if wrong is None else round(wrong, 2),
         "class_noise_rates": {
@@ -312,7 +317,8 @@ def summary(audit: Audit) -> dict[str, Any]:
         "same_path_in_train_and_test": len(audit.in_both_splits),
         "empty_folders": len(audit.empty_folders),
         "inseparable_classes": [
-            {"classes": [names[a], names[b]], "overlap": share} for a, b, share in audit.inseparable
+            {"classes": [names[a], names[b]], "overlap": share, "by": "images" if by_images(share) else "names"}
+            for a, b, share in audit.inseparable
         ],
         **{name: value for name, value in audit.made_with.items() if name != "path"},
     }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dspt.auditing.audit import INSEPARABLE
+from dspt.auditing.audit import INSEPARABLE, adding_up
 from dspt.internal.names import plain
 from dspt.internal.passes import Passes, added, all_added, joined, passes
 from dspt.internal.scratch import Room
@@ -77,7 +77,10 @@ def judge(
             logits = each.filled(room)
         found = label_posterior(features, labels, logits, num_classes=classes, known=known, spread=spread)
         score, far = _strangeness(each, features, found.probabilities)
-    doubt = 1 - found.label_quality
+    doubt = 1 - found.label_quality.astype(np.float64)
+    if found.can_tell:
+        asked = np.ones(len(labels), bool) if known is None else known < 0
+        doubt[asked] = adding_up(doubt[asked], found.noise_rate * len(labels) - doubt[~asked].sum())
     counts = np.bincount(labels, minlength=classes)
     with np.errstate(invalid="ignore"):
         rates = np.bincount(labels, doubt, minlength=classes) / counts

@@ -21,8 +21,9 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from PIL import Image, features
 
-from dspt.auditing.audit import IMAGE_ISSUES, Audit
+from dspt.auditing.audit import IMAGE_ISSUES, Audit, by_images
 from dspt.auditing.folder import PAGE, SHEET, THUMBS
+from dspt.data.folder import EMPTY
 from dspt.internal.errors import InputError
 from dspt.internal.files import parse_json, read_text, remove, replacing, write_text
 from dspt.internal.names import printable
@@ -156,15 +157,30 @@ def mime(content: bytes) -> str:
 
 
 def headline(audit: Audit) -> str:
-    """Return how many labels are wrong, as a sentence: "About 91 of 600 labels are wrong (15 %, give or take 3)."."""
-    number = len(audit.labels)
+    """Return how many labels are wrong, as a sentence: "About 91 of 600 labels are wrong (15 %, give or take 3).".
+
+    What somebody has decided is told apart: "91 labels corrected; about 19 of 600 are still wrong (...).".
+    """
+    done = audit.settled
+    number = len(audit.labels) - done["removed"]
+    made = [f"{count:,} {what}" for what, count in done.items() if count]
+    if made:
+        first, _, what = made[0].partition(" ")
+        made[0] = f"{first} label{'' if first == '1' else 's'} {what}"
+    if made and not audit.open.any():
+        return f"{', '.join(made)}; none is left to decide about."
     if not audit.tells:
+        if made:
+            return f"{', '.join(made)}; how many of the others are wrong cannot be told."
         return f"How many of the {number:,} labels are wrong cannot be told."
-    wrong, spread = audit.noise_rate * number, 2 * audit.noise_rate_error
-    share, more_or_less = _percent(audit.noise_rate, spread)
+    wrong, spread = audit.still_wrong, 2 * audit.noise_rate_error
+    share, more_or_less = _percent(wrong / number, spread)
     within = f"give or take {more_or_less}"
-    if audit.noise_rate < spread:  # no share is below none
-        within = f"at most {_percent(audit.noise_rate + spread, spread)[0]} %"
+    if wrong / number < spread:  # no share is below none
+        within = f"at most {_percent(wrong / number + spread, spread)[0]} %"
+    if made:
+        about = f"about {_three_digits(wrong):,} of {number:,} are" if round(wrong) else f"hardly any of {number:,} is"
+        return f"{', '.join(made)}; {about} still wrong ({share} %, {within})."
     if round(wrong) < 1:
         return f"Hardly any of the {number:,} labels is wrong ({share} %, {within})."
     is_are = "label is" if number == 1 else "labels are"
@@ -174,8 +190,9 @@ def headline(audit: Audit) -> str:
 def _explanation(audit: Audit, count: int, expected: float | None, budget: int | None) -> str:
     """Return what is below the headline: what the figures mean, and what is listed."""
     words = []
-    if audit.tells:
-        above_none = audit.noise_rate >= 2 * audit.noise_rate_error
+    if audit.tells and audit.open.any():
+        counted = len(audit.labels) - audit.settled["removed"]
+        above_none = audit.still_wrong >= 2 * audit.noise_rate_error * counted
         words.append(
             "Give or take means two standard errors." if above_none else "At most means two standard errors more."
         )
@@ -183,11 +200,14 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
             "If hard images are mislabelled more often than easy ones, the true share is likelier above the estimate "
             "than below it."
         )
+    elif audit.tells:
+        pass  # nothing is left that could be wrong
     elif not audit.can_tell:
         words.append("Neither the images nor the class names tell enough about the labels.")
     else:
         words.append("The images tell too little about the labels for an estimate that would be worth its name.")
     plural = count != 1
+    of_those = "undecided " if any(audit.settled.values()) else ""
     if not audit.can_tell:
         words.append("None is called wrong.")
     elif budget is not None:
@@ -197,11 +217,11 @@ def _explanation(audit: Audit, count: int, expected: float | None, budget: int |
         )
     elif count:
         words.append(
-            f"{count:,} label{'s are' if plural else ' is'} more likely wrong than right"
+            f"{count:,} {of_those}label{'s are' if plural else ' is'} more likely wrong than right"
             f"{', listed below, the surest first' if plural else ''}."
         )
     else:
-        words.append("No label is more likely wrong than right.")
+        words.append(f"No {of_those}label is more likely wrong than right.")
     return " ".join(words)
 
 
@@ -227,19 +247,23 @@ def page_data(
         So many of the suspects, the first ones, have images of either class beside them.
     decided : collection of int
         Rows that somebody has decided about: those that are not listed follow after the others, so that they can be
-        found again. "listed" in the summary is how many come before them.
+        found again. "listed" in the summary is how many come before them. Without them, a page that cannot say what
+        was decided lists nothing of it.
 
     Returns
     -------
     dict
-        "summary", "classes", "worst", "confusion", "images" (columns "row", "name", "label", "split"), "suspects"
-        (columns "image", "proposed", "p", "runner", "q", "quality", "examples") and "findings".
+        "summary", "classes", "worst", "confusion", "images" (columns "row", "name", "label", "split", and "doubt", how
+        probable it is that nobody has decided and the label is wrong), "suspects" (columns "image", "proposed", "p",
+        "runner", "q", "other", the best class that is neither given nor proposed, "quality", "examples") and
+        "findings".
     """
     rows = audit.suspects if budget is None else audit.looks(budget)
+    if not decided:
+        rows = rows[audit.open[rows]]
     listed = len(rows)
     rows = np.concatenate([rows, np.setdiff1d(np.array(sorted(decided), np.int64), rows)])
     known = audit.can_tell
-    quality = audit.label_quality
     first, second = audit.ranked
     right = first[rows] == audit.labels[rows]
     proposed = audit.proposed[rows]
@@ -248,10 +272,11 @@ def page_data(
     suspects: dict[str, list[Any]] = {
         "image": [],
         "proposed": proposed.tolist() if known else [None] * len(rows),
-        "p": _rounded(audit.probabilities[rows, proposed]) if known else [None] * len(rows),
+        "p": _chances(audit, rows, proposed) if known else [None] * len(rows),
         "runner": runner.tolist() if known else [None] * len(rows),
-        "q": _rounded(audit.probabilities[rows, runner]) if known else [None] * len(rows),
-        "quality": _rounded(quality[rows]) if known else [None] * len(rows),
+        "q": _chances(audit, rows, runner) if known else [None] * len(rows),
+        "other": _others(audit, rows, proposed, second[rows]) if known else [None] * len(rows),
+        "quality": _chances(audit, rows, audit.labels[rows]) if known else [None] * len(rows),
         "examples": [],
     }
     for position, row in enumerate(rows.tolist()):
@@ -262,7 +287,7 @@ def page_data(
             suspects["examples"].append(
                 [images.numbers(some[(some >= 0) & (audit.labels[some] == c)]) for some, c in both]
             )
-    expected, everywhere = (round(float((1 - each).sum()), 2) for each in (quality[rows[:listed]], quality))
+    expected, everywhere = (round(float(each.sum()), 2) for each in (audit.doubts[rows[:listed]], audit.doubts))
     own = len(images.rows)
     found = _findings(audit, images)
     order = images.rows
@@ -274,8 +299,11 @@ def page_data(
         "made_with": {printable(str(k)): printable(str(v)) for k, v in made_with.items() if v not in (None, "")},
         "summary": {
             "headline": headline(audit),
-            "explanation": _explanation(audit, listed, expected if audit.tells else None, budget),
+            "explanation": _explanation(
+                audit, int(audit.open[rows[:listed]].sum()), expected if audit.tells else None, budget
+            ),
             "samples": len(audit.labels),
+            "decided": sum(audit.settled.values()),
             "can_tell": known,
             "budget": budget,
             "listed": listed,
@@ -291,6 +319,7 @@ def page_data(
             "name": [printable(audit.items[row]) for row in order],
             "label": audit.labels[order].tolist() if order else [],
             "split": [audit.splits[row] for row in order] if several else [],
+            "doubt": _rounded(audit.doubts[order]) if audit.tells else [],
         },
         "suspects": suspects,
         "findings": found,
@@ -343,17 +372,28 @@ def _findings(audit: Audit, images: _Images) -> dict[str, Any]:
         "groups": groups,
         "outliers": images.numbers(outliers),
         "issues": {printable(issue): some for issue, some in issues.items() if some},
-        "unusable": [[printable(fault.name), printable(fault.reason), fault.split] for fault in audit.unusable],
-        "inseparable": [[int(a), int(b), round(float(share), 4)] for a, b, share in audit.inseparable],
+        "unusable": [
+            [printable(fault.name), printable(fault.reason), fault.split]
+            for fault in audit.unusable
+            if fault.reason != EMPTY
+        ],
+        "empty": [printable(fault.name) for fault in audit.empty_folders],
+        "inseparable": [[a, b, round(float(share), 4), by_images(share)] for a, b, share in audit.inseparable],
     }
 
 
 def _worst(audit: Audit) -> list[list[float]]:
-    """Return the classes with wrong labels, the worst first: class, share of wrong labels, number of labels."""
+    """Return the classes with wrong labels, the worst first: class, share of wrong labels, number of labels.
+
+    Once somebody has decided, they are of the labels that are left to decide about.
+    """
     if not audit.tells:
         return []
-    counts = np.bincount(audit.labels, minlength=len(audit.class_names))
+    classes, labels = len(audit.class_names), audit.labels[audit.open]
+    counts = np.bincount(labels, minlength=classes)
     rates = np.nan_to_num(np.asarray(audit.class_noise_rates, dtype=np.float64))
+    if any(audit.settled.values()):
+        rates = np.bincount(labels, audit.doubts[audit.open], minlength=classes) / np.maximum(counts, 1)
     order = np.lexsort((-counts, -rates))
     return [[int(c), round(float(rates[c]), 4), int(counts[c])] for c in order if rates[c] * counts[c] >= 0.5]
 
@@ -461,6 +501,27 @@ def _percent(share: float, spread: float) -> tuple[str, str]:
 def _three_digits(number: float) -> int:
     whole = round(number)
     return whole if whole < 1000 else int(float(f"{whole:.3g}"))
+
+
+def _chances(audit: Audit, rows: np.ndarray, classes: np.ndarray) -> list[float]:
+    """Return how probable a class is for each row, rounded, but to 0 or 1 where somebody has decided alone."""
+    found = np.round(audit.probabilities[rows, classes].astype(np.float64), 4)
+    chances: list[float] = np.where(audit.open[rows], found.clip(1e-4, 1 - 1e-4), found).tolist()
+    return chances
+
+
+def _others(audit: Audit, rows: np.ndarray, proposed: np.ndarray, second: np.ndarray) -> list[int | None]:
+    """Return the most probable class of each row that is neither given nor proposed; None where there are but two."""
+    if len(audit.class_names) < 3:
+        return [None] * len(rows)
+    found = second.copy()
+    # The second most probable class is one of the two for most of what is proposed.
+    for i in np.flatnonzero((second == proposed) | (second == audit.labels[rows])).tolist():
+        p = audit.probabilities[rows[i]].copy()
+        p[[audit.labels[rows[i]], proposed[i]]] = -1
+        found[i] = p.argmax()
+    others: list[int | None] = found.tolist()
+    return others
 
 
 def _rounded(values: np.ndarray, digits: int = 4) -> list[float]:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# What images of a set without a test split are called.
+_ALL = "labelled"
+
+
 @dataclass(frozen=True)
 class Audited:
     """An audit, and what it was made from."""
@@ -292,6 +296,9 @@ def judged_again(
         Has workers go through the samples; None is this process.
     """
     left = ~removed
+    decided = (known >= 0) | removed
+    corrected = np.where(removed, -1, np.where(known >= 0, known, before.labels))
+    before = replace(before, decided=decided, corrected=corrected)
     if not left.any():
         return before
     judged = judge(
@@ -304,7 +311,7 @@ def judged_again(
         names=before.class_names,
         spread=spread,
     )
-    told = {**_told(judged), "decided": (known >= 0) | removed}
+    told = _told(judged)
     for name in ("probabilities", "fits_no_class", "is_outlier"):
         whole = getattr(before, name).copy()
         whole[left] = told[name]
@@ -366,7 +373,9 @@ def _features(
     prototypes = learners.zero_shot_prototypes(tower, names, config.template).float().cpu().numpy()[place]
     text = _Text(config.model, prototypes, float(checkpoint.logit_scale))
     encoder = learners.open_encoder(config, checkpoint, reporter, cache, skip_bad=True, spread=spread)
-    parts = [_encoded(encoder, split, name) for split, name in zip(both, ("train", "test"), strict=False)]
+    # Of what has no splits, nobody is told of train images.
+    names_of = {"train": "train", "test": "test"} if len(both) > 1 else {_ALL: "train"}
+    parts = [_encoded(encoder, split, name) for split, name in zip(both, names_of, strict=True)]
     features = joined([part for part, _ in parts])
     if features.shape[1] != prototypes.shape[1]:
         raise InputError(
@@ -375,7 +384,8 @@ def _features(
             f"or set `model` to {NO_MODEL} to judge them by themselves",
         )
     kept = np.concatenate([positions + first * number for number, (_, positions) in enumerate(parts)])
-    return features, kept, (*dataset.skipped, *encoder.skipped), text
+    skipped = (replace(fault, split=names_of[fault.split]) for fault in encoder.skipped)
+    return features, kept, (*dataset.skipped, *skipped), text
 
 
 def _encoded(encoder: Encoder, split: Split, name: str) -> tuple[Features, np.ndarray]:

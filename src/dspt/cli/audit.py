@@ -35,7 +35,9 @@ from dspt.internal.rounding import counted
 
 Report = Annotated[Path, typer.Argument(metavar="REPORT", help="A folder made by dspt audit.")]
 
-_FORMATS = ("manifest", "labels", "cleanlab", "fiftyone", "label-studio", "huggingface")
+# The first of these is the one that is written if none is named.
+_FILES = ("manifest", "labels")
+_FORMATS = (*_FILES, "cleanlab", "fiftyone", "label-studio", "huggingface")
 
 
 @app.command(name="audit")
@@ -78,7 +80,8 @@ def audit_labels(
     """Find the labels of DATA that are wrong, and write a report. Nothing in DATA changes.
 
     One row a sample in audit.csv and audit.parquet, what is true of the whole set in summary.json, and index.html to
-    look at. Given again, only new images are encoded and looked at.
+    look at. Given again, only new images are encoded and judged by what they look like; of those that the page shows,
+    thumbnails are made again.
 
     With --jobs, or on Ray, workers encode images and go through the samples; the result is the same up to rounding.
 
@@ -147,8 +150,9 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
         lines.append(f"  {name:<14}{text}")
 
     if found.tells:
-        listed = "" if told["looks"] is not None else ", the surest first on the page"
-        add("called wrong", f"{told['label_issues']:,}{listed}")
+        called = int((found.is_label_issue & found.open).sum())
+        listed = ", the surest first on the page" if told["looks"] is None and called > 1 else ""
+        add("called wrong", f"{called:,}{listed}")
         most = [f"{pair['given']} -> {pair['proposed']} {pair['count']:,}" for pair in told["most_confused"][:3]]
         if most:
             add("most often", ", ".join(most))
@@ -174,7 +178,8 @@ def _lines(found: Any, told: dict[str, Any]) -> list[str]:
         add("left out", _first_of(others))
     for pair in told["inseparable_classes"][:3]:
         one, other = pair["classes"]
-        add("classes", f"{one!r} and {other!r} cannot be told apart")
+        told_so = "cannot be told apart" if pair["by"] == "images" else "are one word; perhaps they are one class"
+        add("classes", f"{one!r} and {other!r} {told_so}")
     return lines
 
 
@@ -243,6 +248,13 @@ def review_labels(
         raise InputError("export and apply: give one of them at a time")
     if accept is not None and export is None and apply is None:
         raise InputError("accept: it goes with export or apply, where proposals are written as labels")
+    if to != _FORMATS[0] and export is None:
+        raise InputError(f"format {to}: it says what is exported, and nothing is", "give `export`, too")
+    if overwrite and (export is None or to not in _FILES):
+        what = "apply writes a new folder" if apply else f"{to} is a folder" if export else "nothing is exported"
+        raise InputError(f"overwrite: it is for a file that is exported, and {what}; leave it out")
+    if (port or open_browser) and (export is not None or apply is not None or take is not None):
+        raise InputError("port and open: they go with the page, which is not served with export, apply or import")
     audit = folder.load(report)
     told: dict[str, Any] = {"report": str(report)}
     if take is not None:

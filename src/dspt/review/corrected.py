@@ -27,6 +27,9 @@ PERSON, ACCEPTED, GIVEN = "person", "accepted", "given"
 # What was changed, in the folder of a copy: no image, so that the copy is read without it.
 CHANGES = "changes.csv"
 
+# What can be done where a file has a name that another tool cannot hold.
+AS_A_COPY = "or give `apply` a new folder, which will have a copy of the images, whatever their names"
+
 _SPLITS = ("train", "test", "val", "valid", "validation")
 
 
@@ -110,10 +113,11 @@ def write_manifest(
     kept = check_learnable(audit, labels)
     check_free(out, overwrite)
     _check_apart(audit, out, files)
-    columns = {
-        "path": manifest_paths((files[row] for row in kept.tolist()), out),
-        "label": manifest_labels(audit.class_names, labels[kept], out),
-    }
+    try:
+        written = manifest_paths((files[row] for row in kept.tolist()), out)
+    except InputError as error:
+        raise InputError(error.sentence, AS_A_COPY) from None
+    columns = {"path": written, "label": manifest_labels(audit.class_names, labels[kept], out)}
     if "test" in audit.splits:
         columns["split"] = [audit.splits[row] for row in kept]
     given = [audit.class_names[label] for label in audit.labels[kept]]

@@ -354,6 +354,10 @@ class Decisions:
             finally:
                 execute("COMMIT")
 
+    def any_stands(self) -> bool:
+        """Return whether anything is decided, be it about samples and classes that are still there or not."""
+        return any(action == REMOVE or label is not None for _, _, action, label, _ in self._standing())
+
     def faults(self) -> list[Fault]:
         """Return decisions that stand but fit nothing any more: a sample or a class of that name is not there."""
         found = []

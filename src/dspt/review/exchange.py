@@ -27,6 +27,7 @@ from dspt.internal.files import check_regular, parse_json, replacing, write_csv,
 from dspt.internal.names import from_spreadsheet_cell, matched, printable
 from dspt.review.corrected import (
     ACCEPTED,
+    AS_A_COPY,
     GIVEN,
     PERSON,
     check_files,
@@ -152,7 +153,7 @@ def _fiftyone(found: _Found, folder: Path) -> None:
         # Whatever is no absolute path loses its extension there, and a backslash becomes a slash.
         key, label = os.path.abspath(file), int(found.labels[row])
         if not is_text(key):
-            raise InputError(f"{printable(key)}: FiftyOne takes no file whose name is no text; rename it")
+            raise InputError(f"{printable(key)}: FiftyOne takes no file whose name is no text; rename it", AS_A_COPY)
         about = {"given_label": names[audit.labels[row]], "decided_by": found.sources[row]}
         truth[key] = None if label < 0 else {"label": label, "attributes": about}
         predictions[key] = {

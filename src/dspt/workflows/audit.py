@@ -51,7 +51,7 @@ def audit(
     dataset : Dataset
         Opened so that nothing is held out, and bad entries are skipped.
     out : Path
-        The report folder; one that is there is made again, and images that were seen before are not opened again.
+        The report folder; one that is there is made again; images that were seen before are encoded no more.
     model : str
         A CLIP checkpoint, "auto", or "none" for features alone.
     reporter : Reporter, optional
@@ -100,7 +100,8 @@ def audit(
         told = found.audit
         # Samples without names are known by what they are, all of them together.
         content = "" if found.paths else _digest(found.evidence.features)
-        folder.check_same(out, told, content)
+        if _any_decision(out, told):
+            folder.check_same(out, told, content)
         if before := decided(out, told, reporter):
             told = _in_light_of(before, told, found.evidence, spread)
         folder.begin(out, told, content)
@@ -157,6 +158,15 @@ def decided(out: Path, audit: Audit, reporter: Reporter | None = None) -> dict[i
             assert reporter is not None
             reporter.warn(f"note: a decision about {fault.name} is left out ({fault.reason})")
         return decisions.current()
+
+
+def _any_decision(out: Path, audit: Audit) -> bool:
+    """Return whether a person has decided anything in a report folder, about whatever data."""
+    path = Path(out) / folder.DECISIONS
+    if not path.exists():
+        return False
+    with Decisions(path, audit.items, audit.class_names) as decisions:
+        return decisions.any_stands()
 
 
 def take(out: Path, path: Path, audit: Audit) -> int:

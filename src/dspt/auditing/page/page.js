@@ -51,6 +51,8 @@ let data, images, suspects, classes, findings, given, count;
 let canTell;
 let sheetRules, sheetsKnown = new Set();
 let lowered = null, numbers = null, unsettled = null;
+// The number of the image of each row that is shown anywhere.
+let imageOf = null;
 // The rows of the list (positions among the suspects) in the order shown, the page, and where the cursor is in it.
 let listed = [], page = 0, cursor = 0, anchor = 0;
 let selected = new Set();
@@ -135,6 +137,10 @@ function showOverview() {
     })));
   $("heat").style.setProperty("--cell", shown.length <= 10 ? "2.45rem" : shown.length <= 14 ? "2.2rem" : "1.85rem");
   $("heat").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  const scroll = $("heat").parentElement;
+  const more = () => scroll.toggleAttribute("data-more", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 2);
+  scroll.addEventListener("scroll", more);
+  new ResizeObserver(more).observe(scroll);
   if (shown.length && shown.length < classes.length)
     $("confusion-hint").textContent += ` The ${shown.length} classes most often confused, of ${number(classes.length)}.`;
   $("overview").hidden = $("worst").hidden && $("confusion").hidden;
@@ -143,7 +149,8 @@ function showOverview() {
 function choosePair(from, to) {
   const set = (select, value) => { select.value = [...select.options].some(one => one.value === String(value)) ? String(value) : ""; };
   $("search").value = "";
-  $("state").value = "all";
+  // The figures are of what is left to decide about.
+  $("state").value = REVIEW && data.summary.decided ? "open" : "all";
   set($("given"), from);
   set($("proposed"), to);
   if (!$("given").value || (to >= 0 && !$("proposed").value)) {
@@ -161,6 +168,7 @@ function choosePair(from, to) {
 function tabs() {
   const groups = findings.groups;
   const issues = Object.entries(findings.issues);
+  const parts = images.split.length > 0 || new Set(findings.unusable.map(row => row[2])).size > 1;
   const list = [
     ["suspects", !canTell ? "To look at" : data.summary.budget === null ? "Wrong labels" : "Worth a look", count, null, ""],
     ["conflicts", "Conflicting duplicates", groups.filter(g => g.differ).length, { groups: groups.filter(g => g.differ) },
@@ -172,11 +180,16 @@ function tabs() {
     ["outliers", "Fit no class", findings.outliers.length, { tiles: findings.outliers },
       "Images that lie far from every class, the farthest first. They may belong to none of the classes."],
     ["issues", "Image problems", new Set(issues.flatMap(one => one[1])).size, { issues }, "Images that are hard to learn from."],
-    ["unusable", "Unusable files", findings.unusable.length, { head: ["File", "Reason", "Part"], rows: findings.unusable },
-      "Files that could not be read; they are not among the labels counted above."],
+    ["unusable", "Unusable files", findings.unusable.length,
+      parts ? { head: ["File", "Reason", "Part"], rows: findings.unusable } : { head: ["File", "Reason"], rows: findings.unusable.map(row => row.slice(0, 2)) },
+      "Files and rows that could not be used; they are not among the labels counted above."],
+    ["empty", "Empty folders", findings.empty.length, { head: ["Folder"], rows: findings.empty.map(name => [name]) },
+      "Class folders without images; they are none of the classes above."],
     ["alike", "Classes alike", findings.inseparable.length,
-      { head: ["One class", "Other class", "Could be either"], rows: findings.inseparable.map(([a, b, share]) => [classes[a], classes[b], percent(share)]) },
-      "Pairs of classes that the images do not tell apart. Labels within a pair cannot be judged; perhaps the two are one class."],
+      { head: ["One class", "Other class", "Why", "Could be either"], rows: findings.inseparable.map(([a, b, share, byImages]) => byImages
+        ? [classes[a], classes[b], "The images do not tell them apart; labels within the pair cannot be judged", percent(share)]
+        : [classes[a], classes[b], "Their names are one word", ""]) },
+      "Pairs of classes that perhaps are one class."],
   ];
   return list.filter(one => one[0] === "suspects" || one[2] > 0);
 }
@@ -201,7 +214,7 @@ function showTabs() {
       $("panel-other").setAttribute("aria-labelledby", `tab-${id}`);
       $("other-hint").textContent = hint;
       showOther(content, title);
-    }
+    } else mark();
     showDock();
   };
   $("tabs").replaceChildren(...buttons);
@@ -244,7 +257,7 @@ function showOther(content) {
     const rows = content.rows;
     draw(rows, 200, some => make("table", { class: "facts" },
       make("thead", {}, make("tr", {}, ...content.head.map(one => make("th", { scope: "col" }, one)))),
-      make("tbody", {}, ...some.map(row => make("tr", {}, ...row.map(one => make("td", { dir: "auto" }, one)))))));
+      make("tbody", {}, ...some.map(row => make("tr", {}, ...row.map((one, k) => make("td", { dir: "auto", "data-head": content.head[k] }, one)))))));
   }
 }
 
@@ -253,20 +266,60 @@ function group(one) {
   const marks = [one.differ && "labels differ", one.leak && "in train and test"].filter(Boolean).join(", ");
   return make("div", { class: "group" },
     make("p", {}, words.join(""), marks ? ": " : "", marks ? make("b", {}, marks) : ""),
-    make("ul", { class: "tiles" }, ...one.images.map(tile)));
+    make("ul", { class: "tiles" }, ...one.images.map(tile)), REVIEW && one.differ ? forAll(one.images) : "");
+}
+
+// One label for all samples that are one image, but for those that are removed.
+function forAll(some) {
+  const left = some.filter(image => (decisionOf(images.row[image]) || [])[0] !== "remove");
+  const give = label => send({ action: "relabel", rows: left.map(image => images.row[image]), labels: left.map(() => label) });
+  const labels = [...new Set(some.map(image => images.label[image]))];
+  const has = label => left.length > 0 && left.every(image => { const decision = decisionOf(images.row[image]); return decision && decision[1] === label; });
+  return make("div", { class: "for-all", role: "group", "aria-label": "Label for all of them" }, make("span", {}, "Label for all:"),
+    ...labels.map(label => make("button", {
+      type: "button", class: "small", dir: "auto", disabled: left.length === 0, "aria-pressed": String(has(label)),
+      "data-row": images.row[some[0]], "data-what": `all-${label}`, onclick: () => give(label),
+    }, classes[label])),
+    make("button", {
+      type: "button", class: "small", disabled: left.length === 0, "aria-label": "Another class for all of them",
+      "data-row": images.row[some[0]], "data-what": "all", onclick: () => choose(left, give),
+    }, "Class …"));
 }
 
 function tile(image) {
   const decision = decisionOf(images.row[image]);
   const removed = decision && decision[0] === "remove";
-  return make("li", { class: "tile", "data-decided": decision ? decision[0] : null, "data-row": images.row[image] },
+  return make("li", { class: "tile", "data-decided": decision ? decision[0] : null, "data-saving": overlay.has(images.row[image]), "data-row": images.row[image] },
     hasPictures() ? thumb(image, nameOf(image)) : "",
-    make("span", { class: "class", dir: "auto", title: classes[images.label[image]] }, classes[decision && decision[0] === "relabel" ? decision[1] : images.label[image]]),
+    make("span", { class: "class", dir: "auto", title: classes[images.label[image]] }, classes[images.label[image]]),
     make("span", { class: "path", dir: "auto" }, nameOf(image) + (images.split.length ? ` (${images.split[image]})` : "")),
-    REVIEW ? make("button", {
-      type: "button", class: "small", "aria-pressed": String(Boolean(removed)), "aria-label": `Remove ${nameOf(image)}`,
-      onclick: () => send({ action: removed ? "restore" : "remove", rows: [images.row[image]], labels: [-1] }),
-    }, removed ? "Removed" : "Remove") : "");
+    decision ? make("span", { class: "verdict", dir: "auto" }, verdict(image, decision)) : "",
+    REVIEW ? make("div", { class: "small-buttons" },
+      make("button", {
+        type: "button", class: "small", "aria-label": `Choose the class of ${nameOf(image)}`, title: "c chooses a class, k keeps the label",
+        "data-row": images.row[image], "data-what": "other", onclick: () => decideTile(image, "other"),
+      }, "Class …"),
+      make("button", {
+        type: "button", class: "small", "aria-pressed": String(Boolean(removed)), "aria-label": `Remove ${nameOf(image)}`, title: "x removes",
+        "data-row": images.row[image], "data-what": "remove", onclick: () => decideTile(image, "remove"),
+      }, removed ? "Removed" : "Remove")) : "");
+}
+
+function decideTile(image, what) {
+  const row = images.row[image], decision = decisionOf(row);
+  if (what === "other") choose([image], label => send({ action: "relabel", rows: [row], labels: [label] }));
+  else if (what === "keep") send({ action: "keep", rows: [row], labels: [images.label[image]] });
+  else send({ action: decision && decision[0] === "remove" ? "restore" : "remove", rows: [row], labels: [-1] });
+}
+
+// What has the focus is made anew with the others of its list, and has it again.
+function redrawOther() {
+  const { row, what } = document.activeElement ? document.activeElement.dataset : {};
+  current.other();
+  if (what && !document.querySelector("dialog[open]")) {
+    const again = $("other-list").querySelector(`[data-row="${row}"][data-what="${what}"]`);
+    if (again) again.focus({ preventScroll: true });
+  }
 }
 
 // ---- the list of suspects
@@ -280,6 +333,7 @@ function start() {
   data.sheets = data.sheets || [];
   given = suspects.image.map(image => images.label[image]);
   positionOf = new Map(suspects.image.map((image, i) => [images.row[image], i]));
+  imageOf = new Map(images.row.map((row, image) => [row, image]));
   sheetRules = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheetRules];
   document.body.classList.toggle("no-pictures", !hasPictures());
@@ -477,11 +531,12 @@ function card(i, place) {
   return element;
 }
 
-function verdict(i, decision) {
-  if (!decision) return "";
-  if (decision[0] === "keep") return `Kept as ${classes[given[i]]}`;
-  if (decision[0] === "remove") return "Removed";
-  return `Now ${classes[decision[1]]}`;
+function verdict(image, decision) {
+  const saving = overlay.has(images.row[image]) ? " · saving …" : "";
+  if (!decision) return saving && "Taken back · saving …";
+  if (decision[0] === "keep") return `Kept as ${classes[images.label[image]]}${saving}`;
+  if (decision[0] === "remove") return `Removed${saving}`;
+  return `Now ${classes[decision[1]]}${saving}`;
 }
 
 // What may change without a new list: the cursor, the selection, decisions.
@@ -501,7 +556,8 @@ function mark() {
     }
     if (!REVIEW) continue;
     if (decision) element.dataset.decided = decision[0]; else delete element.dataset.decided;
-    element.querySelector(".verdict").textContent = verdict(i, decision);
+    element.toggleAttribute("data-saving", overlay.has(rowOf(i)));
+    element.querySelector(".verdict").textContent = verdict(suspects.image[i], decision);
     const done = !decision ? "" : decision[0] === "relabel" ? (decision[1] === suspects.proposed[i] ? "take" : "other") : decision[0];
     for (const button of element.querySelectorAll("[data-what]")) button.setAttribute("aria-pressed", String(button.dataset.what === done));
   }
@@ -575,24 +631,30 @@ function showDock() {
   $("selected-count").textContent = selected.size ? `${number(selected.size)} selected` : "";
   $("dock").hidden = !REVIEW && $("actions").hidden;
   if (!REVIEW) return;
-  let decided = 0, agreed = 0, judged = 0, settled = 0;
+  let decided = 0, agreed = 0, judged = 0, settled = 0, everywhere = 0;
   for (const [row, decision] of everyDecision()) {
     const i = positionOf.get(row);
     const same = agrees(i, decision);
     if (same !== null) { judged++; agreed += Number(same); }
+    const doubt = images.doubt[imageOf.get(row)] || 0;
+    everywhere += doubt;
     if (i === undefined || i >= count) continue;
     decided++;
-    settled += 1 - suspects.quality[i];
+    settled += doubt;
   }
   $("progress-line").hidden = count === 0;
   $("progress").max = Math.max(count, 1);
   $("progress").value = decided;
   const words = [decided === count ? `All ${number(count)} decided` : `${number(decided)} of ${number(count)} decided`];
-  const { expected, expected_everywhere: everywhere } = data.summary;
-  if (expected !== null) words.push(`about ${number(Math.max(0, expected - settled))} wrong left here, ${number(Math.max(0, everywhere - settled))} in the whole set`);
-  if (judged) words.push(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`);
-  // On a phone there is room for the first of them alone.
-  $("progress-words").replaceChildren(words[0], ...words.slice(1).map(one => make("span", { class: "more" }, ` · ${one}`)));
+  // On a phone there is room for the most important ones alone.
+  const add = (text, kind) => words.push(make("span", { class: kind }, kind === "less" ? text : ` · ${text}`));
+  if (data.summary.expected !== null) {
+    const here = number(Math.max(0, data.summary.expected - settled)), left = number(Math.max(0, data.summary.expected_everywhere - everywhere));
+    add(`about ${here} wrong left here, ${left} in the whole set`, "more");
+    add(`about ${left} wrong left`, "less");
+  }
+  if (judged) add(`you agreed with ${number(agreed)} of ${number(judged)} (${percent(agreed / judged)})`, "more");
+  $("progress-words").replaceChildren(...words);
 }
 
 async function copyNames() {
@@ -628,7 +690,7 @@ function* everyDecision() {
 function act(what, chosen) {
   const which = chosen || (selected.size ? [...selected].sort((a, b) => a - b) : listed.length ? [listed[cursor]] : []);
   if (!which.length) return;
-  if (what === "other") { choose(which); return; }
+  if (what === "other") { choose(which.map(i => suspects.image[i]), label => decide(which, "relabel", which.map(() => label))); return; }
   if (what === "take" && !canTell) { say("Nothing is proposed; c chooses a class."); return; }
   const labels = which.map(i => what === "keep" ? given[i] : what === "take" ? suspects.proposed[i] : -1);
   decide(which, { keep: "keep", take: "relabel", remove: "remove" }[what], labels);
@@ -657,7 +719,7 @@ function send(entry) {
 }
 
 // Who gives a label the class that it has keeps it.
-const becomes = (one, row, k) => one.action === "relabel" && one.labels[k] === given[positionOf.get(row)] ? "keep" : one.action;
+const becomes = (one, row, k) => one.action === "relabel" && one.labels[k] === images.label[imageOf.get(row)] ? "keep" : one.action;
 
 function cover() {
   overlay = new Map();
@@ -669,7 +731,7 @@ function cover() {
 
 function shown() {
   unsettled = null;
-  if (current.tab === "suspects") mark(); else if (current.other) current.other();
+  if (current.tab === "suspects") mark(); else if (current.other) redrawOther();
   showDock();
 }
 
@@ -789,10 +851,10 @@ async function refit() {
 
 // ---- choosing a class
 
-const chooser = { which: [], found: [], at: 0 };
-function choose(which) {
-  chooser.which = which;
-  $("chooser-title").textContent = which.length === 1 ? `Which class is ${nameOf(suspects.image[which[0]])}?` : `Which class are these ${number(which.length)}?`;
+const chooser = { images: [], then: null, found: [], at: 0 };
+function choose(some, then) {
+  Object.assign(chooser, { images: some, then });
+  $("chooser-title").textContent = some.length === 1 ? `Which class is ${nameOf(some[0])}?` : `Which class are these ${number(some.length)}?`;
   $("chooser-input").value = "";
   showChoices();
   $("chooser").showModal();
@@ -801,12 +863,14 @@ function choose(which) {
 
 function showChoices() {
   const text = $("chooser-input").value.trim().toLowerCase();
-  const one = chooser.which.length === 1 ? chooser.which[0] : -1;
-  const first = one >= 0 && canTell ? [suspects.runner[one], suspects.proposed[one], given[one]] : [];
+  const alone = chooser.images.length === 1, now = new Set(chooser.images.map(image => images.label[image]));
+  const one = alone && canTell ? positionOf.get(images.row[chooser.images[0]]) : undefined;
+  const first = one === undefined ? (alone ? [...now] : []) : [suspects.other[one], suspects.proposed[one], given[one]].filter(c => c !== null);
   const rank = c => { const name = classes[c].toLowerCase(); return !text ? (first.includes(c) ? first.indexOf(c) : 9) : name === text ? 0 : name.startsWith(text) ? 1 : 2; };
   chooser.found = classes.map((_, c) => c).filter(c => classes[c].toLowerCase().includes(text)).sort((a, b) => rank(a) - rank(b) || a - b).slice(0, 200);
-  chooser.at = 0;
-  const note = c => one < 0 ? "" : c === given[one] ? "given" : !canTell ? "" : c === suspects.proposed[one] ? `${likelyRight(one) ? "next best" : "proposed"}, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
+  // Who asks for another class does not mean the one that is given.
+  chooser.at = text ? 0 : Math.max(0, chooser.found.findIndex(c => !now.has(c)));
+  const note = c => !alone ? "" : now.has(c) ? "given" : one === undefined ? "" : c === suspects.proposed[one] ? `${likelyRight(one) ? "next best" : "proposed"}, ${percent(suspects.p[one])}` : c === suspects.runner[one] ? `runner-up, ${percent(suspects.q[one])}` : "";
   $("chooser-list").replaceChildren(...chooser.found.map((c, k) => make("li", { role: "option", id: `choice-${k}`, onclick: () => { chooser.at = k; choice(); } },
     make("span", { dir: "auto" }, classes[c]), note(c) ? make("small", {}, note(c)) : "")));
   if (!chooser.found.length) $("chooser-list").replaceChildren(make("li", { "aria-disabled": "true" }, "No class has this in its name."));
@@ -827,7 +891,7 @@ function choice() {
   const label = chooser.found[chooser.at];
   if (label === undefined) return;
   $("chooser").close();
-  decide(chooser.which, "relabel", chooser.which.map(() => label));
+  chooser.then(label);
 }
 
 // ---- a larger picture
@@ -846,7 +910,7 @@ function showZoom() {
   $("zoom-picture").alt = nameOf(image);
   $("zoom-words").replaceChildren("Given ", make("b", { class: "given", dir: "auto" }, classes[given[i]]),
     ...(canTell ? [`, ${called(i)} `, make("b", { class: "proposed", dir: "auto" }, classes[suspects.proposed[i]]), ` (${percent(suspects.p[i])})`] : []),
-    `. ${verdict(i, decisionOf(rowOf(i)))}`);
+    `. ${verdict(image, decisionOf(rowOf(i)))}`);
 }
 
 // ---- keys
@@ -887,6 +951,9 @@ function pressed(event) {
   }
   const button = event.target.closest && event.target.closest("button, a, input");
   if (button && (event.key === "Enter" || event.key === " ")) return;
+  const onTile = REVIEW && !dialog && current.tab !== "suspects" && event.target.closest && event.target.closest(".tile");
+  const what = { k: "keep", c: "other", x: "remove", r: "remove" }[event.key.toLowerCase()];
+  if (onTile && what && !event.repeat) { event.preventDefault(); decideTile(imageOf.get(+onTile.dataset.row), what); return; }
   if (current.tab !== "suspects" && !["?", "u"].includes(event.key)) return;
   const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   const review = {
