@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import dspt
 from dspt.posterior import label_posterior
 from dspt.posterior.calibration import LEAST, drawn, tempered, trust
-from dspt.posterior.naming import naming
+from dspt.posterior.naming import disputed, naming
+from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 
 
 def clouds(classes, seed, each=60, width=32, apart=1.5):
@@ -147,6 +148,69 @@ class TestNames:
             if classes >= 5:
                 assert (found.probabilities.argmax(1) == true).mean() > 0.95
                 assert found.noise_rate_error < 0.1
+
+
+class TestDisputedGroups:
+    """Groups that the text calls by another of their own labels: more labels may be wrong."""
+
+    def matrix(self, other=0.4):
+        return torch.tensor([[1 - other, other, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+
+    def test_are_as_wrong_as_the_label_is_rare_that_the_text_says(self):
+        named = torch.diag(torch.full((4,), 100.0)).double()
+        named[0] = torch.tensor([30.0, 70, 0, 0])
+        # A quarter of the images: 60 of 100 of their labels are wrong instead of 40.
+        assert disputed(named, self.matrix()) == pytest.approx(0.2 / 4)
+        assert disputed(named, self.matrix(0.1)) == pytest.approx(0.8 / 4)
+
+    def test_are_those_alone_that_have_labels_of_the_name(self):
+        named = torch.diag(torch.full((4,), 100.0)).double()
+        named[0] = torch.tensor([30.0, 0, 70, 0])
+        assert disputed(named, self.matrix()) == 0
+        named[0] = torch.tensor([30.0, 70, 0, 0])
+        assert disputed(named, self.matrix(0.02)) == 0, "two labels in a hundred are anybody's mistakes"
+
+    def test_are_none_if_the_text_knows_no_more_than_chance(self):
+        named = torch.full((4, 4), 25.0).double()
+        named[0] = torch.tensor([25.0, 26, 25, 24])
+        assert disputed(named, self.matrix()) == 0
+
+    def test_add_to_the_error_and_leave_the_rate(self):
+        evidence = RateEvidence(0.4, (0.4,), 0.4, 900, 3000, True)
+        assert rate_and_error(evidence._replace(disputed=0.2))[0] == 0.4
+        chance = rate_and_error(evidence)[1]
+        assert rate_and_error(evidence._replace(disputed=0.2))[1] == pytest.approx((chance**2 + 0.04) ** 0.5)
+
+    def test_the_error_reaches_every_reading_that_is_as_likely(self):
+        evidence = RateEvidence(0.4, (0.4,), 0.4, 900, 3000, True, otherwise=(0.42, 0.7))
+        assert rate_and_error(evidence)[1] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("apart", [0.1, 0.2, 0.3])
+@pytest.mark.parametrize("noise", ["none", "symmetric", "pair"])
+def test_where_not_even_the_surest_images_are_clear_the_error_covers_that_all_are_hard(apart, noise):
+    """Ten clouds on top of each other, of which nobody could tell more than a fifth to two fifths."""
+    random = np.random.default_rng(0)
+    true = np.arange(1000) % 10
+    x = apart * random.standard_normal((10, 16))[true] + random.standard_normal((1000, 16))
+    found = label_posterior(x, true if noise == "none" else dspt.corrupt(true, 10, noise, 0.4))
+    assert abs(found.noise_rate - (found.labels != true).mean()) <= 2 * found.noise_rate_error + 1e-9
+    assert found.noise_rate <= 2 * found.noise_rate_error + 1e-9, "none may be wrong"
+
+
+def test_where_labels_contradict_images_that_are_not_clear_and_none_need_be_wrong_nothing_is_told():
+    random = np.random.default_rng(0)
+    true = np.arange(1000) % 10
+    x = 0.2 * random.standard_normal((10, 16))[true] + random.standard_normal((1000, 16))
+    found = label_posterior(x, true)
+    assert not found.can_tell
+    assert (found.label_quality == 1).all(), "no right label is called wrong"
+
+
+def test_features_that_differ_by_next_to_nothing_are_all_the_same():
+    random = np.random.default_rng(0)
+    found = label_posterior(1e-40 * random.standard_normal((100, 8)), np.arange(100) % 4)
+    assert not found.can_tell
 
 
 def test_labels_that_contradict_the_surest_images_as_often_as_any_are_wrong_and_the_images_not_hard():

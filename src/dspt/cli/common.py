@@ -343,7 +343,7 @@ def print_table(title: str, rows: list[tuple[str, float | None]]) -> None:
     """Print names with figures in percent under a title."""
     print(title)
     names = [printable(name) for name, _ in rows]
-    width = max(map(len, names))
+    width = max(map(len, names), default=0)
     for name, (_, value) in zip(names, rows, strict=True):
         print(f"  {name:<{width}}  {'-' if value is None else f'{figure(value, 2):>6} %'}")
 

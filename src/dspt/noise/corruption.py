@@ -307,6 +307,8 @@ def parse(text: str) -> NoiseSpec:
         rate = float(written)
     except ValueError:
         raise InputError(f"noise {text!r}: expected a rate in 0..1, as in {head}:0.4") from None
+    if sampling == "exact" and kind in _BY_IMAGE:
+        raise InputError(f"noise {text!r}: {head} fixes no count of wrong labels; leave ':exact' out")
     return NoiseSpec(kind, rate, sampling=sampling or "exact")
 
 
@@ -377,6 +379,8 @@ def _check_looked_at(kind: str, **given: np.ndarray | None) -> None:
 
 
 def _known_kind(kind: str) -> str:
+    if not isinstance(kind, str):
+        raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")
     found = _OTHER_NAMES.get(kind, kind)
     if _family(found) not in _KINDS or found == "file":
         raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")

@@ -83,8 +83,8 @@ LEAST_OF_USUAL = 1e-3
 _WEIGHED = 8192
 # Samples that are taken together where precision is double.
 _AT_ONCE_IN_DOUBLE = 1024
-# Numbers beyond this cannot be squared and added in single precision.
-_LARGEST = 1e15
+# Numbers beyond this cannot be squared and added in single precision; features that differ by less are all the same.
+_LARGEST, _SMALLEST = 1e15, 1e-30
 # Zero-shot logits are brought to this height of the highest above the mean, about that of CLIP's own.
 HEIGHT = 10.0
 
@@ -374,7 +374,7 @@ class Evidence:
         size = max(deviation, float(np.abs(mean).max()))
         if size > _LARGEST:
             raise InputError(f"features: they are as large as {size:.3g}; bring them below {_LARGEST:g}")
-        scale = np.full(self.width, 1 / deviation if deviation > 1e-7 * size else 1.0)
+        scale = np.full(self.width, 1 / deviation if deviation > max(1e-7 * size, _SMALLEST) else 1.0)
         usual = float(np.median(deviations[deviations > 0])) if deviations.any() else 0.0
         if deviations.max() > OTHER_UNITS * usual > 1e-7 * size:
             scale = 1 / np.maximum(deviations, usual * LEAST_OF_USUAL)
