@@ -205,6 +205,13 @@ class TestTheCommands:
         assert json.loads(output)["accuracy"] == pytest.approx(result["last_accuracy"], abs=1e-3)
         assert package.load(out).predict(features(5, 2)[0]).tolist()[0] in NAMES
 
+    def test_no_epoch_and_no_model_is_a_run_without_figures(self, dspt, tmp_path):
+        data = feature_file(tmp_path / "f.npz")
+        arguments = ["--model", "none", "--learner", "prototypes", "--method", "coop", "--epochs", "0"]
+        status, output, error = dspt("train", data, *arguments, "--out", tmp_path / "run")
+        assert status == 0, error
+        assert "run folder:" in output
+
     def test_predict_of_images_is_one_sentence(self, dspt, tmp_path):
         data, out = feature_file(tmp_path / "data.npz"), tmp_path / "run"
         dspt("train", data, "--model", "none", "--learner", "posterior", "--out", out)
