@@ -84,11 +84,19 @@ class TestPairs:
             compare(["dspt", "mae"], runs)
         assert len(compare(["dspt", "mae"], runs, where="epochs=5").places) == 8
 
-    def test_without_names_are_of_all_methods_that_have_the_most_runs(self, runs):
+    def test_without_names_are_of_the_methods_that_have_the_most_runs_in_common(self, runs):
         add(runs, 60.0, "cats", method="coop")
+        add(runs, 60.0, "cats", method="dspt", seed=3)
         found = compare([], runs)
-        assert found.names == ("DSPT", "MAE")
-        assert found.alone == {"CoOp": 1}
+        assert (found.names, len(found.places)) == (("DSPT", "MAE"), 8)
+        assert found.alone == {"CoOp": 1, "DSPT": 1}
+
+    def test_without_names_are_not_undone_by_one_method_that_has_more(self, tmp_path):
+        for method in ("coop", "mae", "dspt"):
+            add(tmp_path, 70.0, method=method)
+        add(tmp_path, 70.0, method="dspt", seed=2)
+        found = compare([], tmp_path)
+        assert (set(found.names), len(found.places), found.alone) == ({"CoOp", "MAE", "DSPT"}, 1, {"DSPT": 1})
 
     def test_two_variants_of_a_method_are_told_apart_by_their_options(self, runs):
         for tau in (1, 2):

@@ -304,7 +304,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[A B]...",
-            help="Methods, or folders of runs; two or more. None: all methods that have the most runs.",
+            help="Methods, or folders of runs; two or more. None: the methods that have the most runs in common.",
             autocompletion=completion.methods_or_paths,
         ),
     ] = None,

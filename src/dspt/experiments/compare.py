@@ -102,7 +102,8 @@ def compare(
     Parameters
     ----------
     names : sequence of str
-        Two methods or more, by name or label, or two folders or more; none is all methods that have all runs.
+        Two methods or more, by name or label, or two folders or more; none is the methods that have the most runs in
+        common.
     folder : Path
         Where the runs of methods are.
     experiment : str, optional
@@ -138,10 +139,19 @@ def compare(
             raise InputError(f"compare {', '.join(names)}: two of them are the same method; name another")
         sides = {label: sides[label] for label in labels.values()}
     collect.check_alike("compare", [run for side in sides.values() for run in side])
-    counts = {label: len({(run.dataset, run.noise, run.seed) for run in side}) for label, side in sides.items()}
-    fewer = {} if names else {label: count for label, count in counts.items() if count < max(counts.values())}
-    found = _paired({label: side for label, side in sides.items() if label not in fewer})
-    return replace(found, alone={**found.alone, **fewer})
+    places = {label: {(run.dataset, run.noise, run.seed) for run in side} for label, side in sides.items()}
+    chosen = list(sides) if names else _most_in_common(places)
+    found = _paired({label: side for label, side in sides.items() if label in chosen})
+    left_out = {label: len(places[label]) for label in sides if label not in chosen}
+    return replace(found, alone={**found.alone, **left_out})
+
+
+def _most_in_common(places: dict[str, set[tuple[str, str, int]]]) -> list[str]:
+    """Return the sides that together have the most runs in places where all of them have one."""
+    by_size = sorted(places, key=lambda label: -len(places[label]))
+    groups = [by_size[:size] for size in range(2, len(by_size) + 1)]
+    in_common = [len(group) * len(set.intersection(*(places[label] for label in group))) for group in groups]
+    return groups[in_common.index(max(in_common))] if any(in_common) else by_size
 
 
 def _part(runs: Sequence[TableRun], only: str) -> list[TableRun]:
