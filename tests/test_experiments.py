@@ -723,6 +723,18 @@ class TestCommands:
             out = tmp_path / f"table.{style}"
             assert dspt("table", "extreme", *runs, "--format", style, "--out", out).exit_code == 0
             assert part in out.read_text()
+        for suffix, part in ((".md", "| "), (".tex", r"\toprule"), (".csv", "experiment,"), (".txt", "─")):
+            out = tmp_path / f"short{suffix}"
+            assert dspt("table", "extreme", *runs, "--out", out).exit_code == 0
+            assert part in out.read_text()
+        for (name, *more), why in (
+            (["a.json"], "a.json: expected a .txt, .md, .tex, .csv file for the table"),
+            (["a.tex", "--format", "csv"], "a.tex: its suffix says latex, not csv; give another name"),
+        ):
+            refused = dspt("table", "extreme", *runs, "--out", tmp_path / name, *more)
+            assert isinstance(refused.exception, InputError)
+            assert why in str(refused.exception)
+            assert not (tmp_path / name).exists()
         cells = json.loads(dspt("table", "extreme", *runs, "--json").stdout)["cells"]
         (cell,) = [c for c in cells if c["method"] == "DSPT" and c["noise"] == "sym:0.9"]
         assert cell["seeds"] == 2

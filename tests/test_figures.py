@@ -136,6 +136,20 @@ class TestDraw:
         assert [path.name for path in out.parent.iterdir()] == [out.name]
         assert out.read_bytes()[:5] in (b"%PDF-", b"\x89PNG\r", b"<?xml")
 
+    @pytest.mark.parametrize("name", ["early-accuracy", "loss-landscape"])
+    def test_a_name_with_another_suffix_is_no_folder_unless_there_is_one(self, name, tmp_path):
+        write_all("early-accuracy", tmp_path / "runs")
+        asked = ["figure", name, *(["--runs", str(tmp_path / "runs")] if name == "early-accuracy" else [])]
+        refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "early.jpg")])
+        assert isinstance(refused.exception, InputError)
+        assert "early.jpg: expected a folder or a .png, .pdf, .svg file" in str(refused.exception)
+        assert not (tmp_path / "early.jpg").exists()
+        (tmp_path / "to.print").mkdir()
+        for out in ("to.print", "version-1.2"):
+            shown = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / out)])
+            assert shown.exit_code == 0, shown.output
+            assert (tmp_path / out / f"{name}.png").exists()
+
     def test_gives_the_same_bytes_for_the_same_runs_in_another_process(self, tmp_path):
         runs = write_all("accuracy-vs-noise", tmp_path / "runs")
         here = figures.draw(results("accuracy-vs-noise", runs), tmp_path / "here")

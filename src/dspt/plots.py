@@ -671,6 +671,17 @@ def epochs_axis(axis: Any) -> None:
     axis.set_xlabel("epoch")
 
 
+def place(out: Path, name: str) -> Path:
+    """Return where a figure goes: `out` if its suffix is that of a picture, else `name` in the folder `out`."""
+    if out.suffix.lower() in FORMATS:
+        return out
+    if out.suffix[1:].isalpha() and not out.is_dir():  # nobody means a folder "loss.jpg"
+        raise InputError(
+            f"{out}: expected a folder or a {', '.join(FORMATS)} file; make the folder first if it is to be one"
+        )
+    return out / name
+
+
 def files(path: Path) -> list[Path]:
     """Return the files of a figure: `path` if its suffix is that of a picture, else `path`.pdf and `path`.png."""
     # A name may hold a dot, so the suffix is added and not put in place of another.

@@ -248,13 +248,13 @@ def table(
     name: Name,
     runs: Runs = Path("runs"),
     style: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--format",
-            help="terminal, markdown, latex or csv.",
+            help="terminal, markdown, latex or csv. Default: what the suffix of --out says, else terminal.",
             autocompletion=completion.among(("terminal", "markdown", "latex", "csv")),
         ),
-    ] = "terminal",
+    ] = None,
     show: Annotated[
         str,
         typer.Option(
@@ -266,7 +266,7 @@ def table(
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this .txt, .md, .tex or .csv file.")] = None,
     overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
@@ -276,13 +276,14 @@ def table(
     Examples:
       dspt table main
       dspt table main --show paper
-      dspt table extreme --runs runs --format latex --out extreme.tex
+      dspt table extreme --runs runs --out extreme.tex
     """
     from dspt.experiments import grid, tables
     from dspt.internal.files import check_free, write_text
 
     if out is not None:
         check_free(out, overwrite)
+    style = tables.style_for(out, style)
     results, not_used = _results(name, runs, only, where, every_dataset)
     if json_output:
         about = {"experiment": name, "title": grid.title(results), "notes": results.notes}
@@ -368,7 +369,12 @@ def compare(
 
 @app.command()
 def figure(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A figure; 'dspt experiments' lists them.", autocompletion=completion.figures
+        ),
+    ],
     runs: Runs = Path("runs"),
     out: Annotated[
         Path,
@@ -408,7 +414,7 @@ def figure(
         return
     if out.suffix.lower() == ".html":
         raise InputError(f"{out}: only {LANDSCAPE} has a page; give a folder for the picture")
-    path = out if out.suffix.lower() in plots.FORMATS else out / name
+    path = plots.place(out, name)
     for file in plots.files(path):
         plots.check_path(file, overwrite)
     results, not_used = _results(name, runs, only, where)
