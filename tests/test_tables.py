@@ -329,6 +329,7 @@ class TestTerminal:
             "second    4    5      6",
         ]
         assert columns(rows, 18)[-3:] == ["─────────────", "first     333", "second      6"]
+        assert columns(rows, 18, together=2)[-3:] == ["──────────────────", "first    22    333", "second    5      6"]
 
 
 class TestAverage:
