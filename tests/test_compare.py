@@ -6,6 +6,7 @@ import pytest
 from problems import finished_run
 from typer.testing import CliRunner
 
+from dspt import plots
 from dspt.cli import app
 from dspt.experiments.compare import compare, in_words, usual
 from dspt.internal.errors import InputError
@@ -158,6 +159,15 @@ class TestCommand:
         assert {one["over"]: one["p"] for one in found["wilcoxon"]}["datasets"] == 1.0
         assert found["file"] == str(tmp_path / "ranks.png")
         assert (tmp_path / "ranks.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_the_picture_says_what_the_runs_were_made_with(self, runs, tmp_path, monkeypatch):
+        kept = []
+        monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
+        assert dspt("dspt", "mae", "--runs", runs, "--picture", tmp_path / "ranks.png").exit_code == 0
+        note = kept[0].get_supxlabel().replace("\n", " ")
+        assert note.startswith("Mean rank over 2 datasets; 1 is best.")
+        # what `finished_run` writes, and of the rest the defaults
+        assert note.endswith("Text tower: auto; learnt: prompt; 5 epochs; seeds 1, 2.")
 
     def test_prints_words(self, runs):
         shown = dspt("dspt", "mae", "--runs", runs)

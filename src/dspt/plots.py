@@ -309,7 +309,12 @@ def confusion(
 
 
 def critical_difference(
-    path: Path, ranks: Mapping[str, float], distance: float, groups: Sequence[Sequence[str]], over: str
+    path: Path,
+    ranks: Mapping[str, float],
+    distance: float,
+    groups: Sequence[Sequence[str]],
+    over: str,
+    about: str = "",
 ) -> None:
     """Draw mean ranks on a line, the best at the left, with a bar over methods that cannot be told apart.
 
@@ -325,6 +330,8 @@ def critical_difference(
         Methods that cannot be told apart.
     over : str
         What the ranks are means over: "9 datasets".
+    about : str
+        What else stands below: the text tower, the seeds.
     """
     order = sorted(ranks, key=ranks.__getitem__)
     low, high = 1, len(order)
@@ -337,7 +344,7 @@ def critical_difference(
         axis.set_axis_off()
         room = 0.34 * (high - low)  # for the names, at either side
         axis.set_xlim(low - room, high + room)
-        axis.set_ylim(-(below + step * (half + 1)), 1.5)
+        axis.set_ylim(-(below + step * half), 1.5)
         line = {"color": "black", "linewidth": 0.9, "solid_capstyle": "butt"}
         axis.plot([low, high], [0, 0], **line)
         for rank in range(low, high + 1):
@@ -351,7 +358,7 @@ def critical_difference(
         said = f"Mean rank over {over}; 1 is best."
         if groups:
             said += " A bar joins what is not told apart (Nemenyi, 0.05)."
-        axis.text((low + high) / 2, -(below + step * half + 0.3), said, ha="center", va="center", color="0.3")
+        note(figure, f"{said} {about}".strip())
         for number, name in enumerate(order):
             left = number < half
             y = -(below + step * (number if left else high - 1 - number))

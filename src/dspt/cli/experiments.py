@@ -358,7 +358,8 @@ def compare(
         names = found.names
         groups = [[names[i] for i in group] for group in made.groups]
         units = f"{len(found.over(over)[0])} {over}"
-        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, units)
+        mean = dict(zip(names, made.mean, strict=True))
+        plots.critical_difference(picture, mean, made.distance, groups, units, f"{found.made_with}.")
     if json_output:
         print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
         return

@@ -445,11 +445,12 @@ def seeds_in_words(results: Results) -> str:
             where = [*([condition.dataset] if several else []), *([] if alike else [words.short(condition.noise)])]
             others.setdefault(found, {})[f"{label} at {' '.join(where)}" if where else label] = None
     exceptions = [
-        f"{', '.join(places)}: {_seeds(found)}{' only' if len(found) < len(most) else ''}"
+        f"{', '.join(places)}: {seeds_of(found)}{' only' if len(found) < len(most) else ''}"
         for found, places in others.items()
     ]
-    return "; ".join([_seeds(most), *exceptions])
+    return "; ".join([seeds_of(most), *exceptions])
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seeds_of(seeds: Sequence[int]) -> str:
+    """Return seeds in words: "seeds 1, 2"."""
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"

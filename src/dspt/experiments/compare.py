@@ -17,11 +17,12 @@ import numpy as np
 
 from dspt.experiments import catalogue, collect, terminal
 from dspt.experiments.catalogue import EXPERIMENTS, Condition, Experiment, Variant
-from dspt.experiments.collect import DECIMALS, TableRun, Tell
+from dspt.experiments.collect import DECIMALS, TableRun, Tell, seeds_of
 from dspt.experiments.significance import LEVEL, Ranks, holm, least, ranks, wilcoxon
 from dspt.internal.errors import InputError
 from dspt.internal.names import did_you_mean, plain, wrapped
 from dspt.internal.rounding import counted, figure
+from dspt.runs import made_with
 
 OVER = ("datasets", "settings", "runs")
 
@@ -52,6 +53,8 @@ class Comparison:
         How many runs of a side have no partner.
     differing : tuple of str
         In what settings folders differ: "learner prompt, prototypes".
+    made_with : str
+        The text tower, what was learnt, epochs, seeds.
     """
 
     names: tuple[str, ...]
@@ -59,6 +62,7 @@ class Comparison:
     accuracy: np.ndarray
     alone: dict[str, int] = field(default_factory=dict)
     differing: tuple[str, ...] = ()
+    made_with: str = ""
 
     def over(self, what: str) -> tuple[list[str], np.ndarray]:
         """Return what a test counts as one, with its accuracies (N, k): the means over all runs that belong to it."""
@@ -203,7 +207,10 @@ def _paired(sides: dict[str, list[TableRun]]) -> Comparison:
         raise InputError(f"compare: no two runs of the same data, noise and seed; {counts or 'there are no runs'}")
     values = _rounded(np.array([[side[place] for side in accuracies] for place in common]))
     alone = {name: len(side) - len(common) for name, side in zip(sides, accuracies, strict=True)}
-    return Comparison(tuple(sides), tuple(common), values, {n: c for n, c in alone.items() if c}, _differing(sides))
+    seeds = seeds_of(sorted({place.seed for place in common}))
+    made = f"{made_with((run.settings, run.text_tower) for runs in sides.values() for run in runs)}; {seeds}"
+    lonely = {name: count for name, count in alone.items() if count}
+    return Comparison(tuple(sides), tuple(common), values, lonely, _differing(sides), made)
 
 
 def _differing(sides: dict[str, list[TableRun]]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -16,7 +15,7 @@ from dspt.experiments import curves, words
 from dspt.experiments.catalogue import LANDSCAPE, Condition, Variant
 from dspt.experiments.collect import Cell, Results, TableRun, seeds_in_words
 from dspt.internal.errors import InputError
-from dspt.internal.rounding import counted
+from dspt.runs import made_with
 
 LOSS_EPOCHS = GRADIENT_EPOCHS = 20
 EARLY_EPOCHS = 10
@@ -260,25 +259,12 @@ def _share_scales(
 
 def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *sentences: str) -> Any:
     """Return the figure with what it was made with below it, and names at the lines of these panels."""
-    settings = results.runs[0].settings
-    towers = sorted({_tower(run) for run in results.runs})
+    made = made_with((run.settings, run.text_tower) for run in results.runs)
     several = any(len(cell.values) > 1 for cell in results.cells.values())
-    learnt = f"learnt: {settings['learner']}; {counted(int(settings['epochs']), 'epoch')}"
-    if settings["lr"] == 0:
-        learnt = f"{settings['learner']} as it starts, nothing learnt: one pass over the training samples"
-    made = [f"Text tower: {' and '.join(towers)}", learnt, seeds_in_words(results)]
     told = [sentence for sentence in sentences if several or sentence != _BAND]
-    plots.note(figure, " ".join([f"{'; '.join(made)}.", *told]))
+    plots.note(figure, " ".join([f"{made}; {seeds_in_words(results)}.", *told]))
     plots.name_lines(figure, panels)
     return figure
-
-
-def _tower(run: TableRun) -> str:
-    """Return what the text tower of a run was: its size, and its name where that says more than where it lay."""
-    model = str(run.settings["model"])
-    if not os.path.isabs(model):
-        return ", ".join(filter(None, [model, run.text_tower]))  # from the hub, or the embedded one
-    return run.text_tower or f"the one in a folder {Path(model).name}"
 
 
 def _ends_of_rows(panels: Sequence[plots.Panel]) -> list[plots.Panel]:
