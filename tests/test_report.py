@@ -229,6 +229,18 @@ def test_rows_and_columns_without_runs_are_named_apart(tmp_path):
     assert "Columns without runs, and so left out: clean; pair-flip 40 %." in text
 
 
+def test_a_page_with_the_suffix_of_something_else_is_refused(tmp_path):
+    from typer.testing import CliRunner
+
+    from dspt.cli import app
+
+    add_run(tmp_path / "runs" / "a", 80.0)
+    shown = CliRunner().invoke(app, ["report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "a.pdf")])
+    assert isinstance(shown.exception, InputError)
+    assert "a.pdf: expected an .html file for the page" in str(shown.exception)
+    assert not (tmp_path / "a.pdf").exists()
+
+
 def test_why_a_figure_is_left_out_names_no_option_of_another_command(tmp_path):
     from typer.testing import CliRunner
 

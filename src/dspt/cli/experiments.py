@@ -446,6 +446,8 @@ def report(
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{out}: expected an .html file for the page")
     shown = page.make(runs, out)
     wording = partial(in_flags, known={"--runs"})
     not_used = _say_not_used(shown.not_used)
