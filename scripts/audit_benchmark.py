@@ -422,6 +422,7 @@ def reliability_picture(cells: Cells, names: list[str], noises: list[str], path:
     noisy = [spec for spec in noises if spec != "none"]
     lines = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (7, 2)))
     colours = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+    markers = "s^DvPX"
     with plots.look():
         figure = plots.blank(plots.TWO_COLUMNS, 2.9)
         panels = plots.panels(figure, [None] * len(names), len(names))
@@ -434,6 +435,7 @@ def reliability_picture(cells: Cells, names: list[str], noises: list[str], path:
                     count, doubt, wrong = binned(own)
                     enough = count >= 20
                     look = {"color": colours[k % len(colours)], "linestyle": lines[k % len(lines)], "linewidth": 1}
+                    look |= {"marker": markers[k % len(markers)], "markersize": 3}
                     axis.plot(100 * doubt[enough], 100 * wrong[enough], label=words.short(spec), **look)
             own = [one for spec in noises for one in cells.get((name, spec, "ours"), [])]
             if own:
@@ -446,7 +448,7 @@ def reliability_picture(cells: Cells, names: list[str], noises: list[str], path:
             panel.hide_y()
         panels[0].top.set_ylabel("labels that are wrong (%)")
         plots.note(figure, f"Grey: calibrated. A point is a tenth of P; of one noise, with 20 labels or more. {about}")
-        plots.name_lines(figure, panels[-1:])
+        plots.name_lines(figure, panels[-1:], samples=True)
         plots.save(figure, path)
 
 

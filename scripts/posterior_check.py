@@ -111,6 +111,8 @@ def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
     """Draw the estimated rate with two errors beside the true one: a panel for each set, a row for each noise."""
     names = list(dict.fromkeys(one["data"] for one in trials))
     noises = list(dict.fromkeys(one["noise"] for one in trials))
+    bars = [100 * (one["rate"] + side * one["error"]) for one in trials for side in (-2, 2)]
+    ends = (min(0, *bars) - 3, max(100, *bars))
     with plots.look():
         figure = plots.blank(plots.TWO_COLUMNS, 1.3 + 0.24 * len(noises))
         axes = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
@@ -133,7 +135,7 @@ def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
                     axis.plot([truth, truth], [row - 0.42, row + 0.42], color="black", linewidth=1.6, zorder=1.9)
             axis.set_title(plots.caption(paper_name(name)))
             axis.set_xlabel("wrong labels (%)")
-            axis.set_xlim(-10, 100)
+            axis.set_xlim(*ends)
             axis.set_xticks([0, 20, 40, 60, 80, 100])
         axes[0].set_yticks(range(len(noises)), [words.short(spec) for spec in noises])
         axes[0].set_ylim(len(noises) - 0.5, -0.5)
@@ -175,7 +177,7 @@ def reliability_picture(trials: list[dict[str, Any]], path: Path, about: str) ->
             panel.hide_y()
         panels[0].top.set_ylabel("labels that are wrong (%)")
         plots.note(figure, f"Grey: calibrated. A point is a tenth of P with 30 labels or more. {about}")
-        plots.name_lines(figure, panels[-1:])
+        plots.name_lines(figure, panels[-1:], samples=True)
         plots.save(figure, path)
 
 

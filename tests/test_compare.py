@@ -6,6 +6,7 @@ import pytest
 from problems import finished_run
 from typer.testing import CliRunner
 
+from dspt import plots
 from dspt.cli import app
 from dspt.experiments.compare import compare, in_words, usual
 from dspt.internal.errors import InputError
@@ -84,11 +85,19 @@ class TestPairs:
             compare(["dspt", "mae"], runs)
         assert len(compare(["dspt", "mae"], runs, where="epochs=5").places) == 8
 
-    def test_without_names_are_of_all_methods_that_have_the_most_runs(self, runs):
+    def test_without_names_are_of_the_methods_that_have_the_most_runs_in_common(self, runs):
         add(runs, 60.0, "cats", method="coop")
+        add(runs, 60.0, "cats", method="dspt", seed=3)
         found = compare([], runs)
-        assert found.names == ("DSPT", "MAE")
-        assert found.alone == {"CoOp": 1}
+        assert (found.names, len(found.places)) == (("DSPT", "MAE"), 8)
+        assert found.alone == {"CoOp": 1, "DSPT": 1}
+
+    def test_without_names_are_not_undone_by_one_method_that_has_more(self, tmp_path):
+        for method in ("coop", "mae", "dspt"):
+            add(tmp_path, 70.0, method=method)
+        add(tmp_path, 70.0, method="dspt", seed=2)
+        found = compare([], tmp_path)
+        assert (set(found.names), len(found.places), found.alone) == ({"CoOp", "MAE", "DSPT"}, 1, {"DSPT": 1})
 
     def test_two_variants_of_a_method_are_told_apart_by_their_options(self, runs):
         for tau in (1, 2):
@@ -150,6 +159,15 @@ class TestCommand:
         assert {one["over"]: one["p"] for one in found["wilcoxon"]}["datasets"] == 1.0
         assert found["file"] == str(tmp_path / "ranks.png")
         assert (tmp_path / "ranks.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_the_picture_says_what_the_runs_were_made_with(self, runs, tmp_path, monkeypatch):
+        kept = []
+        monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
+        assert dspt("dspt", "mae", "--runs", runs, "--picture", tmp_path / "ranks.png").exit_code == 0
+        note = kept[0].get_supxlabel().replace("\n", " ")
+        assert note.startswith("Mean rank over 2 datasets; 1 is best.")
+        # what `finished_run` writes, and of the rest the defaults
+        assert note.endswith("Text tower: auto; learnt: prompt; 5 epochs; seeds 1, 2.")
 
     def test_prints_words(self, runs):
         shown = dspt("dspt", "mae", "--runs", runs)

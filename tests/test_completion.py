@@ -71,6 +71,8 @@ def test_what_is_offered(offered, tmp_path):
     assert offered("train", "eggs/") == ["eggs/a.csv"]
     assert offered("table", "ext") == ["extreme"]
     assert offered("figure", "loss") == ["loss-curves", "loss-landscape"]
+    assert offered("figure", "m") == []  # main and methods are tables
+    assert offered("compare", "--experiment", "loss") == offered("table", "loss") == ["loss-curves"]
     assert offered("compare", "e") == ["eggs/"]
     assert offered("compare", "dspt", "ma") == ["mae"]
     assert offered("compare", "--experiment", "ma") == ["main"]

@@ -124,3 +124,19 @@ def test_files_that_cannot_be_read(dspt, tmp_path):
     assert "config run.yaml: no such file" in dspt("train", "--config", "run.yaml")[2]
     (tmp_path / "run.txt").write_text("epochs: 1")
     assert "config run.txt: expected a .yaml or .json file" in dspt("train", "--config", "run.txt")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key"),
+    [
+        ("a.yaml", "epochs: 1\nseed: 2\nepochs: 3\n", "epochs"),
+        ("a.yaml", "option: {q: 0.5, q: 0.7}\n", "q"),
+        ("a.yaml", "batch-size: 4\nbatch_size: 8\n", "batch_size"),
+        ("a.json", '{"epochs": 1, "epochs": 3}', "epochs"),
+        ("a.json", '{"option": {"q": 0.5, "q": 0.7}}', "q"),
+    ],
+)
+def test_a_setting_that_is_there_twice_is_refused(dspt, data, tmp_path, name, text, key):
+    (tmp_path / name).write_text(text)
+    status, _, errors = dspt("train", data, "--config", name)
+    assert (status, errors) == (2, f"dspt: {name}: setting {key!r} is there twice; leave one of them out\n")

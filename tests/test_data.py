@@ -359,6 +359,11 @@ class TestOpenDataset:
             assert name in str(error.value)
             assert "a folder of class folders, a .csv, .tsv, .jsonl, .parquet or .xlsx manifest" in str(error.value)
 
+    @pytest.mark.parametrize(("wrong", "right"), [("embeded", "embedded"), ("caltech11", "caltech101")])
+    def test_a_name_that_is_misspelt_is_met_with_the_one_that_was_meant(self, wrong, right):
+        with pytest.raises(InputError, match=rf"data {wrong}: no such file or folder \(did you mean {right}\?\); give"):
+            open_dataset(wrong)
+
     def test_looking_at_data_costs_no_import_of_torch(self):
         code = (
             "import sys, dspt.data, dspt.data.folder, dspt.data.featurefile, dspt.data.embedded, "

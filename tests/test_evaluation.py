@@ -274,6 +274,14 @@ class TestCommand:
             boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
             assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
+    def test_the_picture_says_what_the_run_was_made_with(self, dspt, run, photos, monkeypatch):
+        kept = []
+        monkeypatch.setattr(picture.plots, "save", lambda figure, path: kept.append(figure))
+        assert dspt("eval", run, photos, "--picture", "picture.png", "-q")[0] == 0
+        said = json.loads((photos.parent / run / "config.json").read_text())
+        note = kept[0].get_supxlabel().replace("\n", " ")
+        assert note.endswith(f"{said['text_tower']}; learnt: prompt; 1 epoch.")
+
     def test_the_page_needs_nothing_but_itself(self, dspt, run, photos, tmp_path):
         Image.new("RGB", (9, 9)).save(photos / "cat" / "<script>&.png")
         arguments = ("eval", run, photos, "--page", "page.html", "--picture", "picture.png", "-q", "--json")

@@ -655,6 +655,14 @@ class TestCommands:
         assert line_of(shown.stdout, "all") == [*["162"] * 8, "1,296"]
         assert "OxfordPets cannot be done: " in shown.stdout
 
+    def test_a_dry_run_that_is_broken_into_several_tables_keeps_the_time_beside_all_runs(self, data, tmp_path):
+        source, model = data
+        asked = ("--data", source, "--model", model, "--runs", tmp_path / "r", "--dry-run", "-q")
+        shown = dspt("reproduce", "logitclip-tau", *asked)
+        heads = [line.split() for line in shown.stdout.splitlines() if line.startswith("runs to go")]
+        assert len(heads) > 1
+        assert heads[-1][-2:] == ["all", "about"]
+
     def test_every_finished_run_is_a_line_with_its_accuracy_and_what_is_left(self, data, tmp_path):
         source, model = data
         asked = ("--data", source, "--model", model, "--epochs", 1, "--seeds", "1,2", "--runs", tmp_path / "r")
@@ -723,6 +731,18 @@ class TestCommands:
             out = tmp_path / f"table.{style}"
             assert dspt("table", "extreme", *runs, "--format", style, "--out", out).exit_code == 0
             assert part in out.read_text()
+        for suffix, part in ((".md", "| "), (".tex", r"\toprule"), (".csv", "experiment,"), (".txt", "─")):
+            out = tmp_path / f"short{suffix}"
+            assert dspt("table", "extreme", *runs, "--out", out).exit_code == 0
+            assert part in out.read_text()
+        for (name, *more), why in (
+            (["a.json"], "a.json: expected a .txt, .md, .tex, .csv file for the table"),
+            (["a.tex", "--format", "csv"], "a.tex: its suffix says latex, not csv; give another name"),
+        ):
+            refused = dspt("table", "extreme", *runs, "--out", tmp_path / name, *more)
+            assert isinstance(refused.exception, InputError)
+            assert why in str(refused.exception)
+            assert not (tmp_path / name).exists()
         cells = json.loads(dspt("table", "extreme", *runs, "--json").stdout)["cells"]
         (cell,) = [c for c in cells if c["method"] == "DSPT" and c["noise"] == "sym:0.9"]
         assert cell["seeds"] == 2
@@ -753,6 +773,10 @@ class TestCommands:
             (["table", "main"], "no such folder"),
             (["table", "maim"], "did you mean main"),
             (["reproduce", "main", "--data", "embedded", "--seeds", "a"], "seeds 'a': expected"),
+            (
+                ["reproduce", "main", "--data", "embedded", "--set", "epcohs=3", "--dry-run"],
+                "setting 'epcohs': not known (did you mean epochs?)",
+            ),
             (["reproduce", "main", "--data", "embedded", "--set", "x"], "set 'x': expected name="),
             (["reproduce", "main", "--data", "embedded", "--epochs", "-1"], "epochs = -1"),
             (["reproduce", "main", "--only", "seed=9"], "only seed=9: not in main"),

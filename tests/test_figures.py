@@ -136,6 +136,20 @@ class TestDraw:
         assert [path.name for path in out.parent.iterdir()] == [out.name]
         assert out.read_bytes()[:5] in (b"%PDF-", b"\x89PNG\r", b"<?xml")
 
+    @pytest.mark.parametrize("name", ["early-accuracy", "loss-landscape"])
+    def test_a_name_with_another_suffix_is_no_folder_unless_there_is_one(self, name, tmp_path):
+        write_all("early-accuracy", tmp_path / "runs")
+        asked = ["figure", name, *(["--runs", str(tmp_path / "runs")] if name == "early-accuracy" else [])]
+        refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "early.jpg")])
+        assert isinstance(refused.exception, InputError)
+        assert "early.jpg: expected a folder or a .png, .pdf, .svg file" in str(refused.exception)
+        assert not (tmp_path / "early.jpg").exists()
+        (tmp_path / "to.print").mkdir()
+        for out in ("to.print", "version-1.2"):
+            shown = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / out)])
+            assert shown.exit_code == 0, shown.output
+            assert (tmp_path / out / f"{name}.png").exists()
+
     def test_gives_the_same_bytes_for_the_same_runs_in_another_process(self, tmp_path):
         runs = write_all("accuracy-vs-noise", tmp_path / "runs")
         here = figures.draw(results("accuracy-vs-noise", runs), tmp_path / "here")
@@ -317,13 +331,13 @@ class TestAccuracyVsNoise:
         assert_allclose(line(pair, "DSPT"), [(0, 91), (40, 71)])
         assert_allclose(line(pair, "zero-shot")[:, 1], 60)
 
-    def test_draws_bands_of_one_standard_deviation(self, tmp_path):
-        for seed, accuracy in enumerate((40.0, 50.0, 60.0)):
+    def test_draws_bands_from_the_lowest_to_the_highest_seed(self, tmp_path):
+        for seed, accuracy in enumerate((40.0, 45.0, 65.0)):
             for noise in ("none", "sym:0.4"):
                 write(tmp_path, "caltech101", noise, "coop", seed, accuracy)
         (axis,) = figures.accuracy_vs_noise(results(self.name, tmp_path)).axes
         band = axis.collections[0].get_paths()[0].vertices
-        assert_allclose((band[:, 1].min(), band[:, 1].max()), (40, 60))  # std of 40, 50, 60 is 10
+        assert_allclose((band[:, 1].min(), band[:, 1].max()), (40, 65))
 
     def test_one_method_far_below_breaks_the_axis_and_nobody_else_is_pressed(self, tmp_path):
         for noise, fallen in {"none": 90.0, "sym:0.2": 80.0, "sym:0.4": 60.0, "sym:0.8": 10.0}.items():
@@ -401,6 +415,12 @@ class TestGradientDistribution:
         hatches = [bool(patch.get_hatch()) for patch in axis.patches]
         assert hatches == [False, False, True, False]
 
+    def test_says_that_nothing_is_learnt_and_names_no_epochs(self, tmp_path):
+        self.write(tmp_path, "dspt", {4: 1}, {5: 1})
+        note = figures.gradient_distribution(results(self.name, tmp_path)).get_supxlabel().replace("\n", " ")
+        assert "prompt as it starts, nothing learnt: one pass over the training samples; seed 1." in note
+        assert "epoch" not in note
+
     def test_adds_up_the_samples_of_several_seeds(self, tmp_path):
         self.write(tmp_path, "dspt", {0: 30}, {}, seed=1)
         self.write(tmp_path, "dspt", {1: 10}, {}, seed=2)
@@ -432,14 +452,25 @@ class TestCurves:
         assert_allclose(line(axis, "correctly\nlabelled"), np.c_[n, 0.5 / n])
         assert_allclose(line(axis, "mislabelled"), np.c_[n, 2 / n])
 
-    def test_several_seeds_are_a_mean_and_a_band_of_one_standard_deviation(self, tmp_path):
-        for seed, scale in ((1, 1.0), (2, 2.0), (3, 3.0)):
+    def test_several_seeds_are_a_mean_and_a_band_from_the_lowest_to_the_highest(self, tmp_path):
+        for seed, scale in ((1, 1.0), (2, 2.0), (3, 6.0)):
             write(tmp_path, "DTD", "sym:0.6", "mae", seed, records=epochs(4, scale))
         (axis,) = figures.gradient_curves(results("gradient-curves", tmp_path)).axes
         n = np.arange(1, 5)
-        assert_allclose(line(axis, "mislabelled"), np.c_[n, 4 / n])
+        assert_allclose(line(axis, "mislabelled"), np.c_[n, 6 / n])
         band = axis.collections[1].get_paths()[0].vertices
-        assert_allclose((band[:, 1].min(), band[:, 1].max()), (0.5, 6))  # 2/4 * (2 - 1), 2 * (2 + 1)
+        assert_allclose((band[:, 1].min(), band[:, 1].max()), (0.5, 12))  # 1 * 2/4, 6 * 2
+
+    def test_the_note_says_which_lines_have_other_seeds_and_names_bands_where_there_are_some(self, tmp_path):
+        for method in ("coop", "mae", "dspt"):
+            write(tmp_path, "embedded", "sym:0.4", method, records=epochs(3))
+        note = figures.loss_curves(results("loss-curves", tmp_path)).get_supxlabel().replace("\n", " ")
+        assert "seed 1." in note
+        assert "Bands" not in note
+        for seed in (2, 3):
+            write(tmp_path, "embedded", "sym:0.4", "dspt", seed, records=epochs(3))
+        note = figures.loss_curves(results("loss-curves", tmp_path)).get_supxlabel().replace("\n", " ")
+        assert "seed 1; DSPT: seeds 1, 2, 3. Bands: from the lowest to the highest seed." in note
 
     def test_rows_are_noises_and_columns_are_variants(self, tmp_path):
         for noise in ("sym:0.4", "pair:0.4"):
@@ -530,7 +561,7 @@ class TestLogitClipTau:
         assert any("nothing is cut" in text.get_text() for text in figure.texts)
         assert_allclose(nothing.get_x() + nothing.get_width(), 1 / 200)
         assert axis.get_xlim()[0] < 1 / 200
-        assert_allclose(band.get_height(), 2 * 2**0.5)  # 71 and 73: the std is the root of 2
+        assert_allclose((band.get_y(), band.get_height()), (71, 2))  # its seeds have 71 and 73
 
     def test_marks_nothing_where_an_earlier_version_did_not_record_how_long_logits_are(self, tmp_path):
         write(tmp_path, "DTD", "sym:0.4", "logitclip", option=["tau=2"])

@@ -19,7 +19,7 @@ import dspt
 from dspt import cli, plots
 from dspt.cli import common
 from dspt.internal.errors import Fault
-from dspt.internal.names import from_spreadsheet_cell, printable, spreadsheet_cell
+from dspt.internal.names import from_spreadsheet_cell, printable, spreadsheet_cell, wrapped
 from dspt.internal.progress import Reporter
 from dspt.runs import Run
 
@@ -202,6 +202,10 @@ def test_a_terminal_of_few_letters_is_no_reason_to_stop(monkeypatch, tmp_path):
 def test_printable(text, expected):
     assert printable(text) == expected
     assert printable(expected) == expected, "what was escaped once stays as it is"
+
+
+def test_a_number_stays_with_its_per_cent_sign():
+    assert wrapped("taken for coat 55.6 %", 20, "  ") == ["taken for coat", "  55.6 %"]
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-x", "@x", "\tx", "\rx", "'=x", "''-"])

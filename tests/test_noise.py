@@ -337,6 +337,7 @@ def test_the_usual_forms_are_written_as_they_are_typed() -> None:
     [
         ("", "noise: no kind ''; expected none, sym:0.4"),
         ("sym40", "noise: no kind 'sym40'"),
+        ("symm:0.4", r"noise: no kind 'symm' \(did you mean sym\?\); expected none, sym:0.4"),
         ("sym", "noise 'sym': expected a rate in 0..1, as in sym:0.4"),
         ("pair:", "noise 'pair:': expected a rate in 0..1, as in pair:0.4"),
         ("sym:40", "did you mean 0.4?"),

@@ -218,6 +218,29 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_there(tmp_path):
     assert "Table unsupervised, from 1 run" in text
 
 
+def test_rows_and_columns_without_runs_are_named_apart(tmp_path):
+    """A comma belongs to a name: "Bootstrap, hard" is one method."""
+    for method in ("dspt", "bootstrap"):
+        add_run(tmp_path / "runs" / method, 80.0, noise="sym:0.6", method=method)
+    make(tmp_path / "runs", tmp_path / "report.html")
+    text = Page((tmp_path / "report.html").read_text()).text()
+    (methods,) = re.findall("Methods without runs, and so left out: (.*Bootstrap, hard.*)", text)
+    assert {"CoOp", "Bootstrap, hard"} <= {*methods.removesuffix(".").split("; ")}
+    assert "Columns without runs, and so left out: clean; pair-flip 40 %." in text
+
+
+def test_a_page_with_the_suffix_of_something_else_is_refused(tmp_path):
+    from typer.testing import CliRunner
+
+    from dspt.cli import app
+
+    add_run(tmp_path / "runs" / "a", 80.0)
+    shown = CliRunner().invoke(app, ["report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "a.pdf")])
+    assert isinstance(shown.exception, InputError)
+    assert "a.pdf: expected an .html file for the page" in str(shown.exception)
+    assert not (tmp_path / "a.pdf").exists()
+
+
 def test_why_a_figure_is_left_out_names_no_option_of_another_command(tmp_path):
     from typer.testing import CliRunner
 

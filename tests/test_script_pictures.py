@@ -80,11 +80,20 @@ class TestPosteriorCheck:
         assert_allclose(dots[:4], [1, 2, 41, 42])
         assert "hold the truth in 36 of 36 trials" in figure.get_supxlabel().replace("\n", " ")
 
+    def test_no_error_bar_leaves_its_panel(self, trials, drawn, tmp_path):
+        wide = [trial | {"error": 0.09} for trial in trials]
+        script("posterior_check").rates_picture(wide, tmp_path / "a.png", ABOUT)
+        low, high = drawn[0].axes[0].get_xlim()
+        assert low < 1 - 18
+        assert high >= 100
+
     def test_lines_of_the_reliability_are_named_where_they_end(self, trials, drawn, tmp_path):
         script("posterior_check").reliability_picture(trials, tmp_path / "a.png", ABOUT)
         (figure,) = drawn
         assert named(figure) == ["Caltech101", "UCF101", "StanfordCars"]
         assert [text.get_text() for text in figure.axes[-1].texts] == ["sym, pair", "near", "inst", "inst-likely"]
+        samples = [(piece.get_marker(), piece.get_linestyle()) for piece in figure.artists]
+        assert samples == [(line.get_marker(), line.get_linestyle()) for line in figure.axes[-1].lines[1:]]
         line = figure.axes[0].lines[1]
         assert_allclose(line.get_ydata(), 0.9 * line.get_xdata())
         widths = [axis.get_window_extent().width for axis in figure.axes]
@@ -125,5 +134,8 @@ class TestAuditBenchmark:
         bench.reliability_picture(cells, list(SETS), list(self.noises), tmp_path / "a.png", ABOUT)
         (figure,) = drawn
         assert [text.get_text() for text in figure.axes[-1].texts] == ["sym 10 %", "pair 40 %", "all noises"]
+        samples = [(piece.get_marker(), piece.get_linestyle()) for piece in figure.artists]
+        assert samples == [(line.get_marker(), line.get_linestyle()) for line in figure.axes[-1].lines[1:]]
+        assert len({marker for marker, _ in samples}) == 3
         line = figure.axes[0].lines[-1]
         assert_allclose(line.get_ydata(), 0.8 * np.asarray(line.get_xdata()))

@@ -329,6 +329,7 @@ class TestTerminal:
             "second    4    5      6",
         ]
         assert columns(rows, 18)[-3:] == ["─────────────", "first     333", "second      6"]
+        assert columns(rows, 18, together=2)[-3:] == ["──────────────────", "first    22    333", "second    5      6"]
 
 
 class TestAverage:
@@ -419,6 +420,12 @@ class TestNotes:
         runs += [("UCF101", n, "coop", 3, 60.0) for n in ("sym:0.4", "sym:0.6")]
         text = " ".join(render(results(runs), "terminal").split())
         assert "Seeds 1, 2; CoOp at UCF101: seed 3 only." in text
+
+    def test_name_more_seeds_without_calling_them_few(self, results):
+        runs = [("DTD", "sym:0.4", m, 1, 60.0) for m in ("coop", "mae")]
+        runs += [("DTD", "sym:0.4", "dspt", s, 60.0) for s in (1, 2, 3)]
+        text = " ".join(render(results(runs), "terminal").split())
+        assert "Seed 1; DSPT: seeds 1, 2, 3." in text
 
     def test_say_the_seeds_alone_where_all_cells_have_the_same(self, results):
         text = render(results([("DTD", "sym:0.4", m, s, 60.0) for m in ("mae", "dspt") for s in (1, 2)]), "terminal")

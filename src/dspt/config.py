@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from dspt.internal.errors import InputError
-from dspt.internal.names import AUTO, NO_MODEL, PAPER_MODEL
+from dspt.internal.names import AUTO, NO_MODEL, PAPER_MODEL, did_you_mean
 from dspt.internal.names import GENERIC_TEMPLATE as GENERIC_TEMPLATE
 
 MODEL_HELP = (
@@ -213,5 +213,6 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     known = {each.name for each in fields(kind)}
     unknown = sorted(set(values) - known)
     if unknown:
-        raise InputError(f"setting {unknown[0]!r}: not known; the settings are {', '.join(sorted(known))}")
+        hint = did_you_mean(unknown[0], known)
+        raise InputError(f"setting {unknown[0]!r}: not known{hint}; the settings are {', '.join(sorted(known))}")
     return kind(**{each.name: values[each.name] for each in fields(kind) if each.init and each.name in values})

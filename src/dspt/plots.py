@@ -309,7 +309,12 @@ def confusion(
 
 
 def critical_difference(
-    path: Path, ranks: Mapping[str, float], distance: float, groups: Sequence[Sequence[str]], over: str
+    path: Path,
+    ranks: Mapping[str, float],
+    distance: float,
+    groups: Sequence[Sequence[str]],
+    over: str,
+    about: str = "",
 ) -> None:
     """Draw mean ranks on a line, the best at the left, with a bar over methods that cannot be told apart.
 
@@ -325,6 +330,8 @@ def critical_difference(
         Methods that cannot be told apart.
     over : str
         What the ranks are means over: "9 datasets".
+    about : str
+        What else stands below: the text tower, the seeds.
     """
     order = sorted(ranks, key=ranks.__getitem__)
     low, high = 1, len(order)
@@ -337,7 +344,7 @@ def critical_difference(
         axis.set_axis_off()
         room = 0.34 * (high - low)  # for the names, at either side
         axis.set_xlim(low - room, high + room)
-        axis.set_ylim(-(below + step * (half + 1)), 1.5)
+        axis.set_ylim(-(below + step * half), 1.5)
         line = {"color": "black", "linewidth": 0.9, "solid_capstyle": "butt"}
         axis.plot([low, high], [0, 0], **line)
         for rank in range(low, high + 1):
@@ -351,7 +358,7 @@ def critical_difference(
         said = f"Mean rank over {over}; 1 is best."
         if groups:
             said += " A bar joins what is not told apart (Nemenyi, 0.05)."
-        axis.text((low + high) / 2, -(below + step * half + 0.3), said, ha="center", va="center", color="0.3")
+        note(figure, f"{said} {about}".strip())
         for number, name in enumerate(order):
             left = number < half
             y = -(below + step * (number if left else high - 1 - number))
@@ -551,11 +558,21 @@ def name_y(panels: Sequence[Panel], text: str) -> None:
         one.top.set_ylabel(text, y=0.5 if one.top is one.bottom else 0.0)
 
 
-def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
+def name_lines(figure: Any, panels: Sequence[Panel], samples: bool = False) -> None:
     """Write the name of each line where it ends, right of the panel; names that would meet are moved apart.
 
     All panels make room for names at the right edge, so that they stay equally wide. Call it last: names have their
     place by what was drawn before.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+        What is drawn on.
+    panels : sequence of Panel
+        Those whose lines are named.
+    samples : bool
+        Put a piece of the line before its name, for lines that end in one place: colour alone does not tell which is
+        which in grey.
     """
     figure.draw_without_rendering()
     written = []
@@ -569,12 +586,15 @@ def name_lines(figure: Any, panels: Sequence[Panel]) -> None:
                 named = not str(line.get_label()).startswith("_")
                 # at the break a line belongs to the upper part
                 if named and len(height) and low <= height[-1] <= high and (height[-1] < high or axis is one.top):
-                    found[line.get_label()] = (float(height[-1]), line.get_color())
-            written.append((axis, [_name(axis, text, *at) for text, at in found.items()]))
-    _make_room(figure, written)
+                    found[line.get_label()] = (line, float(height[-1]))
+            names = [_name(axis, text, height, line.get_color(), samples) for text, (line, height) in found.items()]
+            written.append((axis, names, [line for line, _ in found.values()]))
+    _make_room(figure, [(axis, names) for axis, names, _ in written])
     figure.draw_without_rendering()  # the panels may have another height now
-    for axis, names in written:
+    for axis, names, lines in written:
         _spread(axis, names)
+        for name, line in zip(names, lines, strict=True) if samples else ():
+            figure.add_artist(_sample(axis, name, line))
 
 
 def _make_room(figure: Any, written: Sequence[tuple[Any, Sequence[Any]]]) -> None:
@@ -584,29 +604,42 @@ def _make_room(figure: Any, written: Sequence[tuple[Any, Sequence[Any]]]) -> Non
     right = max((axis.bbox.x1 for axis in figure.axes), default=0.0)
     at_edge = [name for axis, names in written if axis.bbox.x1 > right - 2 for name in names]
     if at_edge:
-        widest = max(Text.get_window_extent(name).width for name in at_edge) + 9 * figure.dpi / 72
+        start = max(name.get_position()[0] for name in at_edge)
+        widest = max(Text.get_window_extent(name).width for name in at_edge) + (start + 2) * figure.dpi / 72
         figure.get_layout_engine().set(rect=(0, 0, 1 - widest / figure.bbox.width, 1))
 
 
-def _name(axis: Any, text: str, height: float, color: Any) -> Any:
-    """Return a name right of the axes at a height, tied to it by a thin line if it is moved."""
+def _sample(axis: Any, name: Any, line: Any) -> Any:
+    """Return a piece of a line that stands before its name."""
+    from matplotlib.lines import Line2D
+    from matplotlib.transforms import Affine2D, ScaledTranslation
+
+    across, up = name.xy
+    place = ScaledTranslation(across, up, axis.get_yaxis_transform())
+    start, height = name.get_position()
+    sample = Line2D([start - _SAMPLE, start - _SAMPLE / 2 - 2, start - 4], [height] * 3)
+    sample.update_from(line)
+    sample.set(transform=Affine2D().scale(1 / 72) + axis.figure.dpi_scale_trans + place)
+    sample.set(markevery=[1], clip_on=False, label="_sample", in_layout=False)
+    return sample
+
+
+_SAMPLE = 36  # points that a piece of a line takes before its name
+
+
+def _name(axis: Any, text: str, height: float, color: Any, sample: bool) -> Any:
+    """Return a name right of the axes at a height, with room for a piece of its line or else tied to it if moved."""
+    tie = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
     name = axis.annotate(
         text,
         (1, height),
-        (7, 0),
+        (7 + _SAMPLE * sample, 0),
         xycoords=axis.get_yaxis_transform(),
         textcoords="offset points",
         color=color,
         va="center",
         annotation_clip=False,
-        arrowprops={
-            "arrowstyle": "-",
-            "color": color,
-            "linewidth": 0.6,
-            "shrinkA": 0,
-            "shrinkB": 0,
-            "relpos": (0, 0.5),
-        },
+        arrowprops=None if sample else tie,
     )
     name.set_in_layout(False)  # the room for it is taken from all panels, not from this one
     return name
@@ -635,7 +668,7 @@ def _spread(axis: Any, names: Sequence[Any]) -> None:
         if still:
             break
     for name, at, height in zip(names, wanted, heights, strict=True):
-        name.set_position((7, height - at))
+        name.set_position((name.get_position()[0], height - at))
 
 
 def note(figure: Any, text: str) -> None:
@@ -669,6 +702,17 @@ def epochs_axis(axis: Any) -> None:
 
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axis.set_xlabel("epoch")
+
+
+def place(out: Path, name: str) -> Path:
+    """Return where a figure goes: `out` if its suffix is that of a picture, else `name` in the folder `out`."""
+    if out.suffix.lower() in FORMATS:
+        return out
+    if out.suffix[1:].isalpha() and not out.is_dir():  # nobody means a folder "loss.jpg"
+        raise InputError(
+            f"{out}: expected a folder or a {', '.join(FORMATS)} file; make the folder first if it is to be one"
+        )
+    return out / name
 
 
 def files(path: Path) -> list[Path]:

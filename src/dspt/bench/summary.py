@@ -169,16 +169,18 @@ def draw(result: dict[str, Any], path: Path) -> None:
                     linewidth=0.5,
                     error_kw={"linewidth": 0.8, "capsize": 2},
                 )
-                for place, height, top in zip(places, value, high, strict=True):
+                # the dotted line is at the foot of the upper bars, and above the lower ones
+                feet = high if axis is upper else np.zeros(len(found))
+                for place, height, foot in zip(places, value, feet, strict=True):
                     axis.annotate(
                         f"{height:.{digits}f}",
-                        (place, top),
-                        (0, 2),
+                        (place, foot),
+                        (0, 3),
                         textcoords="offset points",
                         ha="center",
                         fontsize=8,
                         zorder=4,
-                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # above the dotted line
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
                     )
             axis.set_xticks(range(len(found)), [_CASES.get(name, name) for name in found])
             axis.grid(axis="x", visible=False)

@@ -43,10 +43,17 @@ def methods_or_paths(incomplete: str) -> list[str]:
 
 
 def experiments(incomplete: str) -> list[str]:
-    """Return the experiments that begin so, and the figure that has no runs."""
+    """Return the experiments that begin so and have runs."""
+    from dspt.experiments.catalogue import EXPERIMENTS
+
+    return among(EXPERIMENTS)(incomplete)
+
+
+def figures(incomplete: str) -> list[str]:
+    """Return the figures that begin so, that from formulas among them."""
     from dspt.experiments.catalogue import EXPERIMENTS, LANDSCAPE
 
-    return among((*EXPERIMENTS, LANDSCAPE))(incomplete)
+    return among((*(name for name, one in EXPERIMENTS.items() if one.kind == "figure"), LANDSCAPE))(incomplete)
 
 
 def data(incomplete: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -40,6 +42,8 @@ def _take(context: typer.Context, path: Path | None) -> Path | None:
             )
         if value is not None:
             parameter: Any = by_name[name]
+            if parameter.name in taken:  # as batch-size and as batch_size
+                raise _twice(path, key)
             # As text, which is read and checked like that of an option: 1.5 epochs are no epoch.
             taken[parameter.name] = _written(path, name, value, parameter.multiple)
     context.default_map = taken
@@ -71,18 +75,32 @@ def _read(path: Path) -> dict[Any, Any]:
         raise InputError(f"config {path}: no such file") from None
     if kind == ".json":
         values = parse_json(text, str(path))
+        groups: list[list[str]] = []
+        json.loads(text, object_pairs_hook=lambda pairs: groups.append([key for key, _ in pairs]))
     else:
         import yaml
 
         try:
             values = yaml.safe_load(text)
+            top = yaml.compose(text, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+        below = [value for _, value in top.value] if isinstance(top, yaml.MappingNode) else []
+        mappings = [node for node in (top, *below) if isinstance(node, yaml.MappingNode)]
+        groups = [[str(key.value) for key, _ in node.value] for node in mappings]
+    for group in groups:
+        for key, times in Counter(group).items():
+            if times > 1:
+                raise _twice(path, key)
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected settings with their values, as in 'epochs: 20'")
     return values
+
+
+def _twice(path: Path, key: Any) -> InputError:
+    return InputError(f"{path}: setting {key!r} is there twice; leave one of them out")
 
 
 def _of_run(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

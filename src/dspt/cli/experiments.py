@@ -248,13 +248,13 @@ def table(
     name: Name,
     runs: Runs = Path("runs"),
     style: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--format",
-            help="terminal, markdown, latex or csv.",
+            help="terminal, markdown, latex or csv. Default: what the suffix of --out says, else terminal.",
             autocompletion=completion.among(("terminal", "markdown", "latex", "csv")),
         ),
-    ] = "terminal",
+    ] = None,
     show: Annotated[
         str,
         typer.Option(
@@ -266,7 +266,7 @@ def table(
     every_dataset: Annotated[bool, typer.Option("--all", help="Show datasets without runs too.")] = False,
     only: Only = None,
     where: Where = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this .txt, .md, .tex or .csv file.")] = None,
     overwrite: Replace = False,
     json_output: Json = False,
 ) -> None:
@@ -276,13 +276,14 @@ def table(
     Examples:
       dspt table main
       dspt table main --show paper
-      dspt table extreme --runs runs --format latex --out extreme.tex
+      dspt table extreme --runs runs --out extreme.tex
     """
     from dspt.experiments import grid, tables
     from dspt.internal.files import check_free, write_text
 
     if out is not None:
         check_free(out, overwrite)
+    style = tables.style_for(out, style)
     results, not_used = _results(name, runs, only, where, every_dataset)
     if json_output:
         about = {"experiment": name, "title": grid.title(results), "notes": results.notes}
@@ -304,7 +305,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[A B]...",
-            help="Methods, or folders of runs; two or more. None: all methods that have the most runs.",
+            help="Methods, or folders of runs; two or more. None: the methods that have the most runs in common.",
             autocompletion=completion.methods_or_paths,
         ),
     ] = None,
@@ -357,7 +358,8 @@ def compare(
         names = found.names
         groups = [[names[i] for i in group] for group in made.groups]
         units = f"{len(found.over(over)[0])} {over}"
-        plots.critical_difference(picture, dict(zip(names, made.mean, strict=True)), made.distance, groups, units)
+        mean = dict(zip(names, made.mean, strict=True))
+        plots.critical_difference(picture, mean, made.distance, groups, units, f"{found.made_with}.")
     if json_output:
         print_json(comparing.as_json(found, over) | {"file": picture and str(picture), "not_used": unused})
         return
@@ -368,7 +370,12 @@ def compare(
 
 @app.command()
 def figure(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A figure; 'dspt experiments' lists them.", autocompletion=completion.figures
+        ),
+    ],
     runs: Runs = Path("runs"),
     out: Annotated[
         Path,
@@ -408,7 +415,7 @@ def figure(
         return
     if out.suffix.lower() == ".html":
         raise InputError(f"{out}: only {LANDSCAPE} has a page; give a folder for the picture")
-    path = out if out.suffix.lower() in plots.FORMATS else out / name
+    path = plots.place(out, name)
     for file in plots.files(path):
         plots.check_path(file, overwrite)
     results, not_used = _results(name, runs, only, where)
@@ -439,6 +446,8 @@ def report(
     from dspt.internal.files import check_free
 
     check_free(out, overwrite, b"made by dspt")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{out}: expected an .html file for the page")
     shown = page.make(runs, out)
     wording = partial(in_flags, known={"--runs"})
     not_used = _say_not_used(shown.not_used)

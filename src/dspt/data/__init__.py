@@ -13,7 +13,7 @@ from dspt.data import cifar, embedded, featurefile, folder, hub, manifest, nine
 from dspt.data.dataset import TEST_FRACTION, Dataset, Split, few_shot, half, without
 from dspt.data.folder import write_image_folder
 from dspt.internal.errors import InputError
-from dspt.internal.names import printable
+from dspt.internal.names import did_you_mean, plain, printable
 
 __all__ = ["Dataset", "Split", "few_shot", "open_dataset", "write_image_folder"]
 
@@ -154,7 +154,9 @@ def _open(
         return manifest.read(path, root=_path(root), class_names=_path(class_names), columns=columns, **drawn)
     if os.path.isfile(path) and suffix in featurefile.SUFFIXES:
         return featurefile.read(path, needs_test=test_fraction > 0)
-    what = "not a kind of file that can be read" if os.path.exists(path) else "no such file or folder"
+    names = [*(one.name for one in nine.DATASETS), *(one.name for one in cifar.DATASETS)]
+    missing = f"no such file or folder{did_you_mean(source, ['embedded', *map(plain, names)])}"
+    what = "not a kind of file that can be read" if os.path.exists(path) else missing
     raise InputError(f"data {source}: {what}", _FORMS)
 
 

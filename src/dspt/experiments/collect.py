@@ -410,7 +410,7 @@ def _notes(results: Results) -> tuple[str, ...]:
     models = sorted({Path(str(run.settings["model"])).name for run in results.runs})
     notes = [
         f"{counted(int(settings['epochs']), 'epoch')}, accuracy {averaged}, model {', '.join(models)}",
-        _seeds_note(results),
+        f"S{seeds_in_words(results)[1:]}",  # "Seeds"
     ]
     if (views := settings.get("views")) is not None:  # CoOp draws a new crop each time
         notes.append(f"{views} views of each image" if views else "The centre view of each image")
@@ -426,8 +426,8 @@ def _notes(results: Results) -> tuple[str, ...]:
     return (*notes, ", ".join(sorted(versions))) if versions else tuple(notes)
 
 
-def _seeds_note(results: Results) -> str:
-    """Return which seeds are in the cells: "Seeds 1, 2; CoOp at sym 40 %: seed 1 only".
+def seeds_in_words(results: Results) -> str:
+    """Return which seeds are in the cells: "seeds 1, 2; CoOp at sym 40 %: seed 1 only".
 
     Said first are the seeds of most cells, then those of each method that has others, at one noise or at all.
     """
@@ -444,9 +444,13 @@ def _seeds_note(results: Results) -> str:
             alike = len(of_method[condition.dataset, label]) == 1
             where = [*([condition.dataset] if several else []), *([] if alike else [words.short(condition.noise)])]
             others.setdefault(found, {})[f"{label} at {' '.join(where)}" if where else label] = None
-    exceptions = [f"{', '.join(places)}: {_seeds(found)} only" for found, places in others.items()]
-    return "; ".join([_seeds(most).capitalize(), *exceptions])
+    exceptions = [
+        f"{', '.join(places)}: {seeds_of(found)}{' only' if len(found) < len(most) else ''}"
+        for found, places in others.items()
+    ]
+    return "; ".join([seeds_of(most), *exceptions])
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seeds_of(seeds: Sequence[int]) -> str:
+    """Return seeds in words: "seeds 1, 2"."""
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"

@@ -17,11 +17,12 @@ import numpy as np
 
 from dspt.experiments import catalogue, collect, terminal
 from dspt.experiments.catalogue import EXPERIMENTS, Condition, Experiment, Variant
-from dspt.experiments.collect import DECIMALS, TableRun, Tell
+from dspt.experiments.collect import DECIMALS, TableRun, Tell, seeds_of
 from dspt.experiments.significance import LEVEL, Ranks, holm, least, ranks, wilcoxon
 from dspt.internal.errors import InputError
 from dspt.internal.names import did_you_mean, plain, wrapped
 from dspt.internal.rounding import counted, figure
+from dspt.runs import made_with
 
 OVER = ("datasets", "settings", "runs")
 
@@ -52,6 +53,8 @@ class Comparison:
         How many runs of a side have no partner.
     differing : tuple of str
         In what settings folders differ: "learner prompt, prototypes".
+    made_with : str
+        The text tower, what was learnt, epochs, seeds.
     """
 
     names: tuple[str, ...]
@@ -59,6 +62,7 @@ class Comparison:
     accuracy: np.ndarray
     alone: dict[str, int] = field(default_factory=dict)
     differing: tuple[str, ...] = ()
+    made_with: str = ""
 
     def over(self, what: str) -> tuple[list[str], np.ndarray]:
         """Return what a test counts as one, with its accuracies (N, k): the means over all runs that belong to it."""
@@ -102,7 +106,8 @@ def compare(
     Parameters
     ----------
     names : sequence of str
-        Two methods or more, by name or label, or two folders or more; none is all methods that have all runs.
+        Two methods or more, by name or label, or two folders or more; none is the methods that have the most runs in
+        common.
     folder : Path
         Where the runs of methods are.
     experiment : str, optional
@@ -138,10 +143,19 @@ def compare(
             raise InputError(f"compare {', '.join(names)}: two of them are the same method; name another")
         sides = {label: sides[label] for label in labels.values()}
     collect.check_alike("compare", [run for side in sides.values() for run in side])
-    counts = {label: len({(run.dataset, run.noise, run.seed) for run in side}) for label, side in sides.items()}
-    fewer = {} if names else {label: count for label, count in counts.items() if count < max(counts.values())}
-    found = _paired({label: side for label, side in sides.items() if label not in fewer})
-    return replace(found, alone={**found.alone, **fewer})
+    places = {label: {(run.dataset, run.noise, run.seed) for run in side} for label, side in sides.items()}
+    chosen = list(sides) if names else _most_in_common(places)
+    found = _paired({label: side for label, side in sides.items() if label in chosen})
+    left_out = {label: len(places[label]) for label in sides if label not in chosen}
+    return replace(found, alone={**found.alone, **left_out})
+
+
+def _most_in_common(places: dict[str, set[tuple[str, str, int]]]) -> list[str]:
+    """Return the sides that together have the most runs in places where all of them have one."""
+    by_size = sorted(places, key=lambda label: -len(places[label]))
+    groups = [by_size[:size] for size in range(2, len(by_size) + 1)]
+    in_common = [len(group) * len(set.intersection(*(places[label] for label in group))) for group in groups]
+    return groups[in_common.index(max(in_common))] if any(in_common) else by_size
 
 
 def _part(runs: Sequence[TableRun], only: str) -> list[TableRun]:
@@ -193,7 +207,10 @@ def _paired(sides: dict[str, list[TableRun]]) -> Comparison:
         raise InputError(f"compare: no two runs of the same data, noise and seed; {counts or 'there are no runs'}")
     values = _rounded(np.array([[side[place] for side in accuracies] for place in common]))
     alone = {name: len(side) - len(common) for name, side in zip(sides, accuracies, strict=True)}
-    return Comparison(tuple(sides), tuple(common), values, {n: c for n, c in alone.items() if c}, _differing(sides))
+    seeds = seeds_of(sorted({place.seed for place in common}))
+    made = f"{made_with((run.settings, run.text_tower) for runs in sides.values() for run in runs)}; {seeds}"
+    lonely = {name: count for name, count in alone.items() if count}
+    return Comparison(tuple(sides), tuple(common), values, lonely, _differing(sides), made)
 
 
 def _differing(sides: dict[str, list[TableRun]]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -14,8 +13,9 @@ import numpy as np
 from dspt import plots
 from dspt.experiments import curves, words
 from dspt.experiments.catalogue import LANDSCAPE, Condition, Variant
-from dspt.experiments.collect import Cell, Results, TableRun
+from dspt.experiments.collect import Cell, Results, TableRun, seeds_in_words
 from dspt.internal.errors import InputError
+from dspt.runs import made_with
 
 LOSS_EPOCHS = GRADIENT_EPOCHS = 20
 EARLY_EPOCHS = 10
@@ -29,7 +29,7 @@ _SIDES = {
 }
 _UNCUT = "Shaded: nothing is cut, since no logits are as long as 1/τ."
 _BOUND = {"color": "0.3", "linewidth": 0.7}
-_BAND = "Bands: one standard deviation over seeds."
+_BAND = "Bands: from the lowest to the highest seed."
 
 
 def draw(results: Results, path: Path) -> list[Path]:
@@ -91,7 +91,7 @@ def gradient_distribution(results: Results) -> Any:
         if panel.bottom:
             panel.axis.set_xlabel(f"gradient on the logits, {plots.PULL}")
     _label_rows(grid, "share of each kind (%)", one_scale=True)
-    return _named(figure, results, [], "One pass over the training samples, nothing learnt.")
+    return _named(figure, results, [])
 
 
 def loss_curves(results: Results) -> Any:
@@ -154,9 +154,8 @@ def logitclip_tau(results: Results) -> Any:
             if variant.label not in thresholds and cell.mean is not None:
                 style = plots.style(variant.method, variant.label) | {"marker": ""}
                 axis.axhline(cell.mean, **style)
-                if cell.std:
-                    low, high = cell.mean - cell.std, cell.mean + cell.std
-                    axis.axhspan(low, high, color=style["color"], alpha=0.2, linewidth=0)
+                if len(cell.values) > 1:
+                    axis.axhspan(min(cell.values), max(cell.values), color=style["color"], alpha=0.2, linewidth=0)
         _finish(panel, results, condition.dataset, _title(condition))
         shaded |= _mark_unclipped(axis, results, condition)
         axis.set_xlabel(r"threshold $\tau$")
@@ -260,28 +259,12 @@ def _share_scales(
 
 def _named(figure: Any, results: Results, panels: Sequence[plots.Panel], *sentences: str) -> Any:
     """Return the figure with what it was made with below it, and names at the lines of these panels."""
-    settings = results.runs[0].settings
-    towers = sorted({_tower(run) for run in results.runs})
-    seeds = sorted({run.seed for run in results.runs})
-    several = len(seeds) > 1
-    made = [
-        f"Text tower: {' and '.join(towers)}",
-        f"learnt: {settings['learner']}",
-        f"{settings['epochs']} epochs" if settings["epochs"] != 1 else "1 epoch",
-        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}",
-    ]
+    made = made_with((run.settings, run.text_tower) for run in results.runs)
+    several = any(len(cell.values) > 1 for cell in results.cells.values())
     told = [sentence for sentence in sentences if several or sentence != _BAND]
-    plots.note(figure, " ".join([f"{'; '.join(made)}.", *told]))
+    plots.note(figure, " ".join([f"{made}; {seeds_in_words(results)}.", *told]))
     plots.name_lines(figure, panels)
     return figure
-
-
-def _tower(run: TableRun) -> str:
-    """Return what the text tower of a run was: its size, and its name where that says more than where it lay."""
-    model = str(run.settings["model"])
-    if not os.path.isabs(model):
-        return ", ".join(filter(None, [model, run.text_tower]))  # from the hub, or the embedded one
-    return run.text_tower or f"the one in a folder {Path(model).name}"
 
 
 def _ends_of_rows(panels: Sequence[plots.Panel]) -> list[plots.Panel]:
@@ -433,19 +416,18 @@ def _means(panels: Iterable[dict[Variant, dict[float, Cell]]]) -> list[float]:
 
 
 def _points(axis: Any, points: dict[float, Cell], **style: Any) -> None:
-    """Draw the mean of each cell, with a band of one standard deviation over seeds either way."""
+    """Draw the mean of each cell, with a band from its lowest to its highest seed."""
     means = np.array([cell.mean for cell in points.values()], dtype=float)
     axis.plot(list(points), means, **style)
-    stds = np.array([cell.std or 0 for cell in points.values()])
-    if stds.any():
-        axis.fill_between(list(points), means - stds, means + stds, color=style["color"], alpha=0.2, linewidth=0)
+    if any(len(cell.values) > 1 for cell in points.values()):
+        low, high = ([edge(cell.values) for cell in points.values()] for edge in (min, max))
+        axis.fill_between(list(points), low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def _line(axis: Any, values: np.ndarray, **style: Any) -> None:
-    """Draw the mean over seeds (rows) after each epoch, with a band of one standard deviation."""
+    """Draw the mean over seeds (rows) after each epoch, with a band from the lowest to the highest."""
     epochs = np.arange(1, values.shape[1] + 1)
-    mean = values.mean(axis=0)
-    axis.plot(epochs, mean, markevery=max(1, len(epochs) // 10), **style)
+    axis.plot(epochs, values.mean(axis=0), markevery=max(1, len(epochs) // 10), **style)
     if len(values) > 1:
-        std = values.std(axis=0, ddof=1)
-        axis.fill_between(epochs, mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0)
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(epochs, low, high, color=style["color"], alpha=0.2, linewidth=0)

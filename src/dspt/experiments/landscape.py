@@ -186,7 +186,7 @@ def page() -> str:
 def draw(out: Path, overwrite: bool = False) -> list[Path]:
     """Write loss-landscape.pdf, .png and .html to a folder and return them; the name of a file is that one alone."""
     kind = out.suffix.lower()
-    pictures = [] if kind == ".html" else plots.files(out if kind in plots.FORMATS else out / LANDSCAPE)
+    pictures = [] if kind == ".html" else plots.files(plots.place(out, LANDSCAPE))
     pages = [out] if kind == ".html" else [] if kind in plots.FORMATS else [out / f"{LANDSCAPE}.html"]
     for path in pictures:
         plots.check_path(path, overwrite)

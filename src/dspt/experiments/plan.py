@@ -79,4 +79,4 @@ def in_words(
     def lines(sentences: Sequence[str]) -> list[str]:
         return [line for sentence in sentences for line in wrapped(sentence, width)]
 
-    return [*lines(said), "", *terminal.columns(rows, width), "", *lines(below)]
+    return [*lines(said), "", *terminal.columns(rows, width, together=2), "", *lines(below)]

@@ -241,11 +241,12 @@ def _pruned(table: Grid) -> Grid:
 
 
 def _left_out(full: Grid, table: Grid) -> list[str]:
-    """Return a sentence that names the rows and columns without runs, if there are any."""
-    rows = {row.label for row in table.rows}
-    names = [row.label for row in full.rows if row.label not in rows]
-    names += [" ".join(filter(None, c)) for c in full.columns if c not in table.columns]
-    return [f"Without runs, and so left out: {', '.join(dict.fromkeys(names))}."] if names else []
+    """Return a sentence that names the rows without runs, and one that names such columns, where there are any."""
+    kept = {row.label for row in table.rows}
+    rows = dict.fromkeys(row.label for row in full.rows if row.label not in kept)
+    columns = [" ".join(filter(None, column)) for column in full.columns if column not in table.columns]
+    found = {f"{full.rows_are.capitalize()}s": rows, "Columns": columns}
+    return [f"{what} without runs, and so left out: {'; '.join(names)}." for what, names in found.items() if names]
 
 
 def _picture(title: str, path: Path) -> dict[str, str]:

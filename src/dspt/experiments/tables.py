@@ -10,6 +10,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from dspt.experiments.collect import Results
 from dspt.experiments.grid import FIELDS, MARKED, NOTHING, SHOW, Block, Shown, arrange, remarks, rows, title
@@ -18,6 +19,26 @@ from dspt.experiments.terminal import terminal
 from dspt.experiments.words import short
 from dspt.internal.errors import InputError
 from dspt.internal.names import printable, spreadsheet_cell
+
+
+def style_for(path: Path | None, asked: str | None) -> str:
+    """Return the style of a table: the one asked for, else the one that the suffix of its file says.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file; None is the terminal.
+    asked : str, optional
+        A key of `STYLES`.
+    """
+    if path is None:
+        return asked or "terminal"
+    said = SUFFIXES.get(path.suffix.lower())
+    if asked and said and asked != said:
+        raise InputError(f"{path}: its suffix says {said}, not {asked}; give another name")
+    if not (asked or said):
+        raise InputError(f"{path}: expected a {', '.join(SUFFIXES)} file for the table", "or give its `format`")
+    return asked or said or ""
 
 
 def render(results: Results, style: str, *, show: str = "mean", colour: bool = False, width: int = 120) -> str:
@@ -110,3 +131,4 @@ STYLES: dict[str, Callable[[Results, str], str]] = {
     "latex": latex,
     "csv": _csv,
 }
+SUFFIXES = {".txt": "terminal", ".md": "markdown", ".tex": "latex", ".csv": "csv"}

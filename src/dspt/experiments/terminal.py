@@ -43,10 +43,11 @@ def terminal(results: Results, show: str = "mean", colour: bool = False, width: 
     return "\n".join([*lines, "", *below, ""])
 
 
-def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], width: int, together: int = 1) -> list[str]:
     """Return rows of texts as lines, the first row their headings: the first column at the left, others at the right.
 
-    Where they are wider than `width`, columns go on below, beside the first one again.
+    Where they are wider than `width`, columns go on below, beside the first one again. The last `together` of them are
+    not parted.
     """
     rows = [[printable(text) for text in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -55,7 +56,9 @@ def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     def room(part: range) -> int:
         return widths[0] + sum(len(_GAP) + widths[i] for i in part)
 
-    parts = _fewest([range(i, i + 1) for i in range(1, size + 1)], lambda part: room(part) <= width)
+    last = size + 1 - together
+    units = [*(range(i, i + 1) for i in range(1, last)), range(last, size + 1)]
+    parts = _fewest(units, lambda part: room(part) <= width)
     lines: list[str] = []
     for part in parts:
         lines += [""] if lines else []

@@ -63,6 +63,8 @@ def _escaped(character: str) -> str:
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """Return a text as lines of at most `width`, broken between words alone; later lines begin with `indent`.
 
+    A number stays with its per cent sign.
+
     Parameters
     ----------
     text : str
@@ -72,9 +74,9 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     indent : str
         What later lines begin with.
     """
-    return textwrap.wrap(
-        printable(text), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    joined = printable(text).replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.wrap(joined, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def matched(names: Sequence[str], known: Sequence[str]) -> list[int]:

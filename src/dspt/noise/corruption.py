@@ -24,6 +24,7 @@ import numpy as np
 from dspt.data.arrays import load_npy
 from dspt.internal.checks import as_array, checked_labels, is_integer, is_tensor
 from dspt.internal.errors import InputError
+from dspt.internal.names import did_you_mean
 from dspt.internal.seeds import Stream
 from dspt.noise.instance import instance_noise
 from dspt.noise.labelfiles import csv_rows, read_labels, readable
@@ -383,7 +384,9 @@ def _known_kind(kind: str) -> str:
         raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")
     found = _OTHER_NAMES.get(kind, kind)
     if _family(found) not in _KINDS or found == "file":
-        raise InputError(f"noise: no kind {kind!r}; expected {_FORMS}")
+        # "asym" is elsewhere a name of pair noise, and spelt like "sym"
+        hint = "" if kind.startswith("asym") else did_you_mean(kind, (*_OTHER_NAMES, *_KINDS))
+        raise InputError(f"noise: no kind {kind!r}{hint}; expected {_FORMS}")
     return _plain_kind(found)
 
 

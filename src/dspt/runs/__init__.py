@@ -18,7 +18,7 @@ either has changed. torch is imported only where tensors are: tables and reports
 
 from __future__ import annotations
 
-from dspt.runs.description import FORMAT, RULES, Description, default_folder, safe_name, settings_that_count
+from dspt.runs.description import FORMAT, RULES, Description, default_folder, made_with, safe_name, settings_that_count
 from dspt.runs.finished import Finished, NotUsed, begun, find
 from dspt.runs.folder import FAILURE, LABELS, METRICS, SKIPPED, Run, environment
 from dspt.runs.learning import Learnt, epoch_text, learn
@@ -43,6 +43,7 @@ __all__ = [
     "epoch_text",
     "find",
     "learn",
+    "made_with",
     "safe_name",
     "settings_that_count",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dspt.config import HARMLESS, Settings, config_for, from_dict
+from dspt.config import HARMLESS, NetworkConfig, Settings, config_for, from_dict
 from dspt.internal.checks import check_names, check_scale, is_list
 from dspt.internal.errors import InputError
 from dspt.internal.names import AUTO
+from dspt.internal.rounding import counted
 from dspt.runs.sealed import canonical, digest_of
 
 # Runs of format 1 have no seals.
@@ -121,6 +123,27 @@ def settings_that_count(settings: Settings) -> dict[str, Any]:
     if usual["model"] == AUTO:
         usual["model"] = "embedded"  # the default when run folders were first named after their settings
     return {name: value for name, value in asdict(settings).items() if name not in HARMLESS and value != usual[name]}
+
+
+def made_with(runs: Iterable[tuple[Mapping[str, Any], str]]) -> str:
+    """Return in words what the settings and text towers of runs are: "Text tower: A; learnt: prompt; 20 epochs"."""
+    known = list(runs)
+    learners = " and ".join(sorted({settings["learner"] for settings, _ in known}))
+    epochs = sorted({int(settings["epochs"]) for settings, _ in known})
+    models = " and ".join(sorted({_tower(str(settings["model"]), size) for settings, size in known}))
+    length = " or ".join(counted(number, "epoch") for number in epochs)
+    if learners == NetworkConfig.learner:
+        return f"Network: {models}; {length}"
+    if all(settings["lr"] == 0 for settings, _ in known):
+        return f"Text tower: {models}; {learners} as it starts, nothing learnt: one pass over the training samples"
+    return f"Text tower: {models}; learnt: {learners}; {length}"
+
+
+def _tower(model: str, size: str) -> str:
+    """Return what a text tower was: its size, and its name where that says more than where it lay."""
+    if not os.path.isabs(model):
+        return ", ".join(filter(None, [model, size]))  # from the hub, or the embedded one
+    return size or f"the one in a folder {Path(model).name}"
 
 
 def default_folder(data: str, settings: Settings, noise_spec: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from dspt.internal.names import matched
 from dspt.internal.progress import Reporter
 from dspt.internal.rounding import counted
 from dspt.posterior.noise_rate import in_words
-from dspt.runs import Run
+from dspt.runs import Run, made_with
 from dspt.workflows.train import say_notes, told_skipped
 
 
@@ -144,7 +144,9 @@ def evaluate(
         write_page(page, f"{run} on {dataset.name}", str(classifier.model), shown, worst)
         told["page"] = str(page)
     if picture is not None:
-        about = f"Run {Path(run).absolute().name} on {dataset.name}."
+        made = Run(run).description()
+        with_what = made_with([(asdict(made.settings), made.text_tower or "")])
+        about = f"Run {Path(run).absolute().name} on {dataset.name}. {with_what}."
         calibration_picture(picture, {name: one.evaluation for name, one in judged.items()}, about)
         told["picture"] = str(picture)
     return told
