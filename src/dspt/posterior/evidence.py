@@ -550,9 +550,11 @@ class Evidence:
         by_itself = all_right.gain(likely, *all_right.none_wrong())
         chance = (gain.var() / len(gain) + by_itself.var() / len(by_itself)) ** 0.5
         more = float(gain.mean() - by_itself.mean())
+        as_likely = more <= SURE * chance
         told_by_text = bool(self.text_scale) and path.best.classifiers.mixture.weights[-1] >= OF_USE
-        no_anchors = more <= min(SURE * chance, NOT_MERELY_HARD) and contradicted > NO_ANCHORS and not told_by_text
-        return more <= SURE * chance or sureness < UNCLEAR, not no_anchors
+        # That few samples show no difference is not enough here: it must be small, chance and all.
+        surely = as_likely and more + chance <= NOT_MERELY_HARD
+        return as_likely or sureness < UNCLEAR, not (surely and contradicted > NO_ANCHORS) or told_by_text
 
     def none_wrong(self) -> tuple[list[_Part], Mixture]:
         """Return the discriminants and weights that explain the labels best if next to none is wrong."""
