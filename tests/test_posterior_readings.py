@@ -161,7 +161,8 @@ class TestDisputedGroups:
         named[0] = torch.tensor([30.0, 70, 0, 0])
         # A quarter of the images: 60 of 100 of their labels are wrong instead of 40.
         assert disputed(named, self.matrix()) == pytest.approx(0.2 / 4)
-        assert disputed(named, self.matrix(0.1)) == pytest.approx(0.8 / 4)
+        assert disputed(named, self.matrix(0.3)) == pytest.approx(0.4 / 4)
+        assert disputed(named, self.matrix(0.2)) == 0, "a label that is a quarter as frequent is a mistake"
 
     def test_are_those_alone_that_have_labels_of_the_name(self):
         named = torch.diag(torch.full((4,), 100.0)).double()
