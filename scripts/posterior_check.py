@@ -30,7 +30,7 @@ NOISES = (
     *("none", "sym:0.1", "sym:0.4", "sym:0.8", "pair:0.2", "pair:0.4", "pair:0.8", "near:0.2", "near:0.4"),
     *("near-3:0.3", "inst:0.4", "inst-likely:0.2", "inst-likely:0.4"),
     # More than half wrong, as what the images look like.
-    *("near:0.6", "near-3:0.7", "inst:0.8", "inst-likely:0.6"),
+    *("near:0.6", "near:0.8", "near-3:0.7", "inst:0.8", "inst-likely:0.6"),
 )
 BINS = np.linspace(0, 1, 11)
 
