@@ -63,6 +63,16 @@ class TestNeeds:
     def test_a_cpu_asked_for_leaves_gpus_alone(self):
         assert needs([{"CPU": 8, "GPU": 2}], None, None, on_gpu=False) == Needs(1, 0, 1, 8)
 
+    def test_no_task_takes_nothing(self):
+        most = needs([{"CPU": 2}], 16, None, on_gpu=True)
+        assert most.cpus * most.tasks == 2
+        assert needs([{"CPU": 200, "GPU": 1}], 1600, None, on_gpu=True).gpus > 0
+
+    @pytest.mark.parametrize("tasks", [17, 100_000])
+    def test_more_tasks_than_cpus_can_have_any_use_for_are_refused(self, tasks):
+        with pytest.raises(InputError, match=f"jobs {tasks}: too many at a time for 2 cores; give at most 16"):
+            needs([{"CPU": 1}, {"CPU": 1}], tasks, None, on_gpu=True)
+
     def test_a_cluster_without_a_cpu_is_refused(self):
         with pytest.raises(InputError, match="no node of the cluster has a CPU"):
             needs([{"GPU": 1}], None, None, on_gpu=True)

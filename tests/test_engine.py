@@ -359,7 +359,21 @@ def test_a_worker_whose_start_was_stopped_is_ended_with_the_others(monkeypatch):
     ended = []
     monkeypatch.setattr(processes._Worker, "end", lambda self: ended.append(self))
     team.end()
-    assert len(ended) == 2
+    assert len(ended) == 1
+
+
+def test_a_team_starts_no_more_workers_than_there_is_to_do_at_a_time():
+    team = processes.Processes(10**9)
+    handles = [team.give(os.getpid) for _ in range(2)]
+    try:
+        for handle in handles:
+            until(lambda handle=handle: team.ended([handle], 1))
+        assert len({team.answer(handle) for handle in handles}) == 2
+        again = team.give(os.getpid)
+        until(lambda: team.ended([again], 1))
+        assert team.answer(again) in {handle.result() for handle in handles}
+    finally:
+        team.end()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes there")
@@ -702,9 +716,20 @@ class TestStatus:
         assert found == sweep.Sweep("dspt reproduce x --jobs 2", tuple(jobs))
 
 
-def test_fewer_than_one_job_at_a_time_is_refused(dspt):
-    code, _, errors = dspt("reproduce", "main", "--data", "embedded", "--jobs", 0)
-    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 at a time\n")
+@pytest.mark.parametrize("command", [["reproduce", "main", "--data", "embedded"], ["encode", "embedded"]])
+@pytest.mark.parametrize(
+    ("jobs", "engine", "sentence"),
+    [
+        (0, "local", "jobs 0: expected at least 1 at a time"),
+        (17, "local", "jobs 17: too many at a time for 2 cores; give at most 16"),
+        (17, "ray", "jobs 17: too many at a time for 2 cores; give at most 16"),
+        (10**30, "local", f"jobs {10**30}: too many at a time for 2 cores; give at most 16"),
+    ],
+)
+def test_a_number_of_jobs_that_cannot_be_is_refused(dspt, tmp_path, command, jobs, engine, sentence):
+    code, _, errors = dspt(*command, "--jobs", jobs, "--engine", engine)
+    assert (code, errors) == (2, f"dspt: {sentence}\n")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_errors_travel_between_processes():

@@ -22,7 +22,7 @@ from typing import Any
 from dspt.config import Config
 from dspt.engine import many
 from dspt.engine.job import Job, Outcome, Sources
-from dspt.engine.team import Died, Gone, Unfit
+from dspt.engine.team import Died, Gone, Unfit, check_size
 from dspt.features import default_cache
 from dspt.internal import threads
 from dspt.internal.errors import InputError
@@ -78,11 +78,12 @@ def needs(nodes: Sequence[Mapping[str, float]], tasks: int | None, threads_asked
     total, smallest = sum(cpus), min(cpus)
     if tasks is None:
         tasks = int(gpus) or max(1, int(total) // (threads_asked or 1))
+    check_size(tasks, max(int(total), int(gpus)))
     own = threads_asked or max(1, min(int(total) // tasks, int(smallest)))
     share = min(own, smallest, total / tasks)
     return Needs(
         cpus=int(share) if share >= 1 else math.floor(share * 1000) / 1000,
-        gpus=math.floor(1000 / math.ceil(tasks / gpus)) / 1000 if gpus else 0,
+        gpus=max(1, math.floor(1000 / math.ceil(tasks / gpus))) / 1000 if gpus else 0,
         threads=own,
         tasks=tasks,
     )
