@@ -142,6 +142,31 @@ def test_a_death_after_which_no_worker_can_come_is_the_end_of_all_work(name, ali
         team.answer("a handle")
 
 
+@on_ray
+def test_sigterm_while_ray_starts_is_answered_as_the_command_does(monkeypatch):
+    """Ray has taken the signal by then, and answers it with an exit of its own."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    class Ours(Exception):
+        pass
+
+    def ended(*_):
+        raise Ours
+
+    def init(*_, **__):
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", init)
+    signal.signal(signal.SIGTERM, ended)
+    try:
+        with pytest.raises(Ours):
+            cluster._start(None)
+        assert signal.getsignal(signal.SIGTERM) is ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def dying(mark: Path, work: Callable[[Job], object], job: Job) -> object:
     """Do a job in a worker; the first time, be killed when an epoch of it is saved."""
     if not mark.exists():

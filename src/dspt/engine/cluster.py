@@ -264,9 +264,15 @@ def _start(address: str | None) -> list[dict[str, float]]:
         if address is None:
             raise
         raise _nowhere(address) from error
+    except SystemExit:  # Ray takes SIGTERM for itself while it starts
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # of its C++ part, which would abort the process seconds later
+        if callable(ours := before.get(signal.SIGTERM)):
+            ours(signal.SIGTERM, None)
+        raise
     finally:
         for stop, handler in before.items():
-            signal.signal(stop, handler)  # Ray takes SIGTERM for itself
+            signal.signal(stop, handler)
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
