@@ -114,6 +114,19 @@ def test_an_address_at_which_nobody_answers_is_one_sentence(address):
     assert str(error.value) == f"address {address}: {NOWHERE}"
 
 
+@on_ray
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:0"])
+@pytest.mark.parametrize("command", [["reproduce", "early-accuracy", "--data"], ["encode"]], ids=" ".join)
+def test_a_cluster_that_is_not_there_is_said_before_anything_is_written(dspt, tmp_path, monkeypatch, command, address):
+    def none(_):
+        raise ConnectionError
+
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", none)
+    status, _, errors = dspt(*command, "embedded", "--engine", "ray", "--address", address)
+    assert (status, errors) == (2, f"dspt: address {address}: {NOWHERE}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_ray_it_is_said_how_to_get_it(dspt, data, text_tower, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     command = ("reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "-q")

@@ -369,6 +369,10 @@ def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
         from dspt.internal import threads
 
         check_size(jobs, threads.cores())
+    if engine == "ray":
+        from dspt.engine import cluster
+
+        cluster.check(address)
     if address is not None and engine != "ray":
         raise InputError(f"address {address}: engine {engine} joins no cluster", "give `engine` ray")
 

@@ -133,11 +133,11 @@ def check(address: str | None) -> None:
     """Raise `InputError` if there is no Ray, or no cluster that answers: Ray itself would try for minutes."""
     if not find_spec("ray"):
         raise InputError("engine ray: it needs another package: pip install 'dspt[ray]'")
-    if address is None or address == "auto":
+    if address is None:
         return
     if address.startswith("ray://"):
         raise InputError(f"address {address}: start the command on a node of the cluster and give auto instead")
-    host, _, port = address.rpartition(":")
+    host, _, port = (_of_this_node() if address == "auto" else address).rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER).close()
     except (OSError, ValueError, OverflowError) as error:
@@ -165,11 +165,7 @@ class Nodes:
         self, address: str | None, tasks: int | None, on_gpu: bool = True, shared: Mapping[Path, str] | None = None
     ) -> None:
         check(address)
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        import ray
-
-        self._ray = ray
+        self._ray = ray = _imported()
         self._busy: set[Any] = set()
         self._marks: dict[Path, str] = {}
         try:
@@ -241,6 +237,15 @@ class Nodes:
             remove(mark)
 
 
+def _imported() -> Any:
+    """Return Ray, which is to do nothing besides."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    return ray
+
+
 def _start(address: str | None) -> list[dict[str, float]]:
     """Return the resources of each node of a cluster that is joined, or started here."""
     import ray
@@ -280,6 +285,14 @@ def _handlers() -> dict[int, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {stop: signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _of_this_node() -> str:
+    """Return the HOST:PORT of the cluster that auto means; Ray looks for it in no other way."""
+    try:
+        return str(_imported()._private.services.canonicalize_bootstrap_address_or_die("auto"))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _nowhere("auto") from error
 
 
 def _nowhere(address: str) -> InputError:
