@@ -63,6 +63,16 @@ class TestNeeds:
     def test_a_cpu_asked_for_leaves_gpus_alone(self):
         assert needs([{"CPU": 8, "GPU": 2}], None, None, on_gpu=False) == Needs(1, 0, 1, 8)
 
+    def test_no_task_takes_nothing(self):
+        most = needs([{"CPU": 2}], 16, None, on_gpu=True)
+        assert most.cpus * most.tasks == 2
+        assert needs([{"CPU": 200, "GPU": 1}], 1600, None, on_gpu=True).gpus > 0
+
+    @pytest.mark.parametrize("tasks", [17, 100_000])
+    def test_more_tasks_than_cpus_can_have_any_use_for_are_refused(self, tasks):
+        with pytest.raises(InputError, match=f"jobs {tasks}: too many at a time for 2 cores; give at most 16"):
+            needs([{"CPU": 1}, {"CPU": 1}], tasks, None, on_gpu=True)
+
     def test_a_cluster_without_a_cpu_is_refused(self):
         with pytest.raises(InputError, match="no node of the cluster has a CPU"):
             needs([{"GPU": 1}], None, None, on_gpu=True)
@@ -104,6 +114,19 @@ def test_an_address_at_which_nobody_answers_is_one_sentence(address):
     assert str(error.value) == f"address {address}: {NOWHERE}"
 
 
+@on_ray
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:0"])
+@pytest.mark.parametrize("command", [["reproduce", "early-accuracy", "--data"], ["encode"]], ids=" ".join)
+def test_a_cluster_that_is_not_there_is_said_before_anything_is_written(dspt, tmp_path, monkeypatch, command, address):
+    def none(_):
+        raise ConnectionError
+
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", none)
+    status, _, errors = dspt(*command, "embedded", "--engine", "ray", "--address", address)
+    assert (status, errors) == (2, f"dspt: address {address}: {NOWHERE}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_ray_it_is_said_how_to_get_it(dspt, data, text_tower, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     command = ("reproduce", "early-accuracy", "--data", data, "--model", text_tower, "--epochs", 1, "-q")
@@ -130,6 +153,31 @@ def test_a_death_after_which_no_worker_can_come_is_the_end_of_all_work(name, ali
     team._ray = SimpleNamespace(get=get, nodes=lambda: [{"Alive": alive}, {"Alive": False}])
     with pytest.raises(expected):
         team.answer("a handle")
+
+
+@on_ray
+def test_sigterm_while_ray_starts_is_answered_as_the_command_does(monkeypatch):
+    """Ray has taken the signal by then, and answers it with an exit of its own."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    class Ours(Exception):
+        pass
+
+    def ended(*_):
+        raise Ours
+
+    def init(*_, **__):
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", init)
+    signal.signal(signal.SIGTERM, ended)
+    try:
+        with pytest.raises(Ours):
+            cluster._start(None)
+        assert signal.getsignal(signal.SIGTERM) is ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dying(mark: Path, work: Callable[[Job], object], job: Job) -> object:

@@ -31,7 +31,7 @@ from dspt.engine.job import Job, Queue
 from dspt.engine.spreading import spreading
 from dspt.engine.team import Gone
 from dspt.features import packs, shards
-from dspt.internal import threads
+from dspt.internal import files, threads
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.files import is_trouble
 from dspt.internal.progress import Reporter
@@ -359,7 +359,21 @@ def test_a_worker_whose_start_was_stopped_is_ended_with_the_others(monkeypatch):
     ended = []
     monkeypatch.setattr(processes._Worker, "end", lambda self: ended.append(self))
     team.end()
-    assert len(ended) == 2
+    assert len(ended) == 1
+
+
+def test_a_team_starts_no_more_workers_than_there_is_to_do_at_a_time():
+    team = processes.Processes(10**9)
+    handles = [team.give(os.getpid) for _ in range(2)]
+    try:
+        for handle in handles:
+            until(lambda handle=handle: team.ended([handle], 1))
+        assert len({team.answer(handle) for handle in handles}) == 2
+        again = team.give(os.getpid)
+        until(lambda: team.ended([again], 1))
+        assert team.answer(again) in {handle.result() for handle in handles}
+    finally:
+        team.end()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes there")
@@ -651,6 +665,33 @@ class TestStatus:
             "  failed   s3: RuntimeError: boom",
         ]
 
+    def test_a_command_is_at_work_before_any_run_is(self, jobs, dspt):
+        path = sweep.plan(jobs[0].folder.parents[1], jobs, "dspt reproduce x")
+        seen = []
+
+        def outcomes():
+            for one in (iter(()), sweep.noted((), path)):  # another that does the same runs hinders nobody
+                assert list(one) == []
+                seen.append((dspt("status")[1].splitlines()[2], json.loads(dspt("status", "--json")[1])["sweeps"]))
+            yield from ()
+
+        assert list(sweep.noted(outcomes(), path)) == []
+        for line, (found,) in seen:
+            assert line == "  at work: starting, or encoding images"
+            assert found["at_work"]
+        assert dspt("status")[1].splitlines()[2] == "  nobody is at work; the command above goes on"
+        (found,) = json.loads(dspt("status", "--json")[1])["sweeps"]
+        assert not found["at_work"]
+        with Run(jobs[1].folder).locked():
+            (found,) = json.loads(dspt("status", "--json")[1])["sweeps"]
+        assert found["at_work"]
+
+    def test_a_folder_that_is_damaged_is_named_without_the_options_of_other_commands(self, jobs, dspt):
+        (jobs[0].folder / "config.json").write_text("{")
+        lines = dspt("status")[1].splitlines()
+        assert any(line.endswith("; remove the folder") for line in lines), lines
+        assert "`" not in "".join(lines)
+
     def test_the_command_tells_programs(self, jobs, dspt):
         (found,) = json.loads(dspt("status", "runs", "--json")[1])["sweeps"]
         assert [found[name] for name in ("done", "running", "failed", "to_go", "seconds_left")] == [1, 0, 1, 3, 20.0]
@@ -696,15 +737,45 @@ class TestStatus:
         assert errors.startswith(f"dspt: {sentence}" if sentence else "")
         assert code == (2 if sentence else 0)
 
+    def test_a_file_is_no_folder_of_runs(self, dspt, tmp_path):
+        (tmp_path / "file").touch()
+        sentence = "dspt: folder file: it is not a folder; give that of a sweep, as dspt reproduce names it\n"
+        assert dspt("status", "file") == (2, "", sentence)
+        for out in ("file", "file/runs"):
+            sentence = f"dspt: runs {out}: file is not a folder; give another one with --runs\n"
+            assert dspt("reproduce", "main", "--data", "embedded", "--runs", out) == (2, "", sentence)
+
+    def test_what_a_killed_command_left_among_the_runs_is_removed_by_the_next(self, jobs):
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        ours = files.temporary_name(jobs[0].folder.with_name("seen"))
+        theirs = ours.with_name(ours.name.replace(f"-{os.getpid()}-", f"-{dead.pid}-"))
+        ours.touch()
+        theirs.touch()
+        sweep.plan(jobs[0].folder.parents[1], jobs, "dspt reproduce x")
+        assert ours.exists()  # this process is alive
+        assert not theirs.exists()
+
     def test_the_same_jobs_have_one_plan(self, jobs, tmp_path):
         sweep.plan(tmp_path / "runs", jobs, "dspt reproduce x --jobs 2")
         (found,) = sweep.find(tmp_path / "runs")
         assert found == sweep.Sweep("dspt reproduce x --jobs 2", tuple(jobs))
 
 
-def test_fewer_than_one_job_at_a_time_is_refused(dspt):
-    code, _, errors = dspt("reproduce", "main", "--data", "embedded", "--jobs", 0)
-    assert (code, errors) == (2, "dspt: jobs 0: expected at least 1 at a time\n")
+@pytest.mark.parametrize("command", [["reproduce", "main", "--data", "embedded"], ["encode", "embedded"]])
+@pytest.mark.parametrize(
+    ("jobs", "engine", "sentence"),
+    [
+        (0, "local", "jobs 0: expected at least 1 at a time"),
+        (17, "local", "jobs 17: too many at a time for 2 cores; give at most 16"),
+        (17, "ray", "jobs 17: too many at a time for 2 cores; give at most 16"),
+        (10**30, "local", f"jobs {10**30}: too many at a time for 2 cores; give at most 16"),
+    ],
+)
+def test_a_number_of_jobs_that_cannot_be_is_refused(dspt, tmp_path, command, jobs, engine, sentence):
+    code, _, errors = dspt(*command, "--jobs", jobs, "--engine", engine)
+    assert (code, errors) == (2, f"dspt: {sentence}\n")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_errors_travel_between_processes():

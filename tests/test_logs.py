@@ -16,7 +16,7 @@ import pytest
 from problems import QUIET, told
 
 from dspt.config import Config
-from dspt.engine import local
+from dspt.engine import local, many
 from dspt.engine.job import Job
 from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
@@ -160,6 +160,32 @@ class TestReal:
         assert [outcome.error for outcome in outcomes] == [None] * 3
         for job in todo:
             assert matches(SHOWN[name](job.folder), recorded(job.folder))
+
+    def test_two_workers_that_find_no_store_have_every_run_in_it(self, name, todo, tmp_path, monkeypatch):
+        if name != "mlflow":
+            pytest.skip("TensorBoard has no store")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/new/mlflow.db")
+        heard = many._Kept()
+        outcomes = list(local.do([replace(job, log=name) for job in todo], None, heard, workers=2))
+        assert [outcome.error for outcome in outcomes] == [None] * 3
+        assert heard.warnings == []
+        for job in todo:
+            assert matches(in_mlflow(job.folder), recorded(job.folder))
+
+    def test_a_store_that_could_not_be_made_is_not_there_and_the_next_run_makes_it(
+        self, name, data, config, tmp_path, monkeypatch
+    ):
+        if name != "mlflow":
+            pytest.skip("TensorBoard has no store")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/new/mlflow.db")
+        heard = Heard()
+        with monkeypatch.context() as patch:
+            patch.setattr("alembic.command.upgrade", full)  # once the first tables are made
+            train.run(data, config, out=tmp_path / "first", log=name, reporter=heard)
+        assert len(heard.lines) == 1
+        assert [path.name for path in (tmp_path / "new").iterdir() if path.suffix != ".lock"] == []
+        train.run(data, config, out=tmp_path / "second", log=name)
+        assert matches(in_mlflow(tmp_path / "second"), recorded(tmp_path / "second"))
 
     def test_what_a_run_that_failed_was_is_told(self, name, data, config, tmp_path):
         if name != "mlflow":

@@ -364,6 +364,15 @@ def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
         raise InputError(f"engine {engine!r}: not known; expected {' or '.join(ENGINES)}")
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs {jobs}: expected at least 1 at a time")
+    if jobs is not None and address is None:  # how many cores a cluster has is known once it is joined
+        from dspt.engine.team import check_size
+        from dspt.internal import threads
+
+        check_size(jobs, threads.cores())
+    if engine == "ray":
+        from dspt.engine import cluster
+
+        cluster.check(address)
     if address is not None and engine != "ray":
         raise InputError(f"address {address}: engine {engine} joins no cluster", "give `engine` ray")
 

@@ -163,7 +163,6 @@ def reproduce(
         say.say(f"{source} is left out: {wording(fault)}")
     left_out = {job.folder: job for job in todo if job.source in missing and not job.done}
     possible = [job for job in todo if job.folder not in left_out]
-    path = sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     if engine == "ray":
         from dspt.engine import cluster
 
@@ -172,6 +171,7 @@ def reproduce(
         from dspt.engine import local
 
         started = local.do(possible, root, say, workers or 1, sources)
+    path = sweep.plan(runs, todo, shlex.join(["dspt", *sys.argv[1:]]))
     with closing(started) as ended:  # whatever happens, no worker goes on
         outcomes = list(sweep.noted(tally.told(ended, possible, say), path))
     broken = [outcome for outcome in outcomes if outcome.error is not None]
@@ -234,7 +234,8 @@ def show_status(
     from dspt.engine import status, sweep
 
     looked = [
-        (one.command, [status.look(job, one.untold.get(job.folder, "")) for job in one.jobs]) for one in sweep.find(out)
+        (one.command, [status.look(job, one.untold.get(job.folder, "")) for job in one.jobs], one.is_held)
+        for one in sweep.find(out)
     ]
     if json_output:
         print_json({"sweeps": [status.as_json(*one) for one in looked]})

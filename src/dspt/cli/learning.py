@@ -205,7 +205,8 @@ def encode(
     precision: Annotated[
         str,
         typer.Option(
-            help="Of the image tower: float32, or bfloat16 or float16 on a GPU. A run finds features of its own alone.",
+            help="Of the image tower: float32; bfloat16 on a GPU or a CPU that has it; float16 on a GPU. A run finds "
+            "features of its own precision alone.",
             autocompletion=completion.among(("float32", "bfloat16", "float16")),
         ),
     ] = "float32",

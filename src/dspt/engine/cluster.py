@@ -22,7 +22,7 @@ from typing import Any
 from dspt.config import Config
 from dspt.engine import many
 from dspt.engine.job import Job, Outcome, Sources
-from dspt.engine.team import Died, Gone, Unfit
+from dspt.engine.team import Died, Gone, Unfit, check_size
 from dspt.features import default_cache
 from dspt.internal import threads
 from dspt.internal.errors import InputError
@@ -78,11 +78,12 @@ def needs(nodes: Sequence[Mapping[str, float]], tasks: int | None, threads_asked
     total, smallest = sum(cpus), min(cpus)
     if tasks is None:
         tasks = int(gpus) or max(1, int(total) // (threads_asked or 1))
+    check_size(tasks, max(int(total), int(gpus)))
     own = threads_asked or max(1, min(int(total) // tasks, int(smallest)))
     share = min(own, smallest, total / tasks)
     return Needs(
         cpus=int(share) if share >= 1 else math.floor(share * 1000) / 1000,
-        gpus=math.floor(1000 / math.ceil(tasks / gpus)) / 1000 if gpus else 0,
+        gpus=max(1, math.floor(1000 / math.ceil(tasks / gpus))) / 1000 if gpus else 0,
         threads=own,
         tasks=tasks,
     )
@@ -132,11 +133,11 @@ def check(address: str | None) -> None:
     """Raise `InputError` if there is no Ray, or no cluster that answers: Ray itself would try for minutes."""
     if not find_spec("ray"):
         raise InputError("engine ray: it needs another package: pip install 'dspt[ray]'")
-    if address is None or address == "auto":
+    if address is None:
         return
     if address.startswith("ray://"):
         raise InputError(f"address {address}: start the command on a node of the cluster and give auto instead")
-    host, _, port = address.rpartition(":")
+    host, _, port = (_of_this_node() if address == "auto" else address).rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER).close()
     except (OSError, ValueError, OverflowError) as error:
@@ -164,11 +165,7 @@ class Nodes:
         self, address: str | None, tasks: int | None, on_gpu: bool = True, shared: Mapping[Path, str] | None = None
     ) -> None:
         check(address)
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        import ray
-
-        self._ray = ray
+        self._ray = ray = _imported()
         self._busy: set[Any] = set()
         self._marks: dict[Path, str] = {}
         try:
@@ -240,6 +237,15 @@ class Nodes:
             remove(mark)
 
 
+def _imported() -> Any:
+    """Return Ray, which is to do nothing besides."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    return ray
+
+
 def _start(address: str | None) -> list[dict[str, float]]:
     """Return the resources of each node of a cluster that is joined, or started here."""
     import ray
@@ -263,9 +269,15 @@ def _start(address: str | None) -> list[dict[str, float]]:
         if address is None:
             raise
         raise _nowhere(address) from error
+    except SystemExit:  # Ray takes SIGTERM for itself while it starts
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # of its C++ part, which would abort the process seconds later
+        if callable(ours := before.get(signal.SIGTERM)):
+            ours(signal.SIGTERM, None)
+        raise
     finally:
         for stop, handler in before.items():
-            signal.signal(stop, handler)  # Ray takes SIGTERM for itself
+            signal.signal(stop, handler)
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
@@ -273,6 +285,14 @@ def _handlers() -> dict[int, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {stop: signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _of_this_node() -> str:
+    """Return the HOST:PORT of the cluster that auto means; Ray looks for it in no other way."""
+    try:
+        return str(_imported()._private.services.canonicalize_bootstrap_address_or_die("auto"))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _nowhere("auto") from error
 
 
 def _nowhere(address: str) -> InputError:

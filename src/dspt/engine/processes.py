@@ -19,17 +19,19 @@ from dspt.internal.workers import end_with, starting
 
 
 class Processes:
-    """So many processes, started when they are first given anything."""
+    """So many processes at most, each started when there is something for it and none is idle."""
 
     tries = 2
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._idle = [_Worker(size) for _ in range(size)]
+        self._idle: list[_Worker] = []
         self._busy: dict[Future[Any], _Worker] = {}
 
     def give(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Return what an idle process will answer."""
+        if not self._idle:
+            self._idle.append(_Worker(self.size))
         found = self._idle[-1].give(work, *arguments)  # one that is stopped here is still among those to be ended
         self._busy[found] = self._idle.pop()
         return found

@@ -76,7 +76,7 @@ def look(job: Job, untold: str = "") -> Look:
         epochs, accuracy = run.reached()
         return Look(job, RUNNING if held else TO_GO, epochs, accuracy, run.seconds_spent())
     except InputError as error:
-        return Look(job, FAILED, reason=str(error))
+        return Look(job, FAILED, reason=error.sentence)  # its advice is for who does the run
 
 
 def counts(looks: Sequence[Look]) -> dict[str, int]:
@@ -102,10 +102,11 @@ def seconds_left(looks: Sequence[Look]) -> float | None:
     return work / max(1, counts(looks)[RUNNING])
 
 
-def as_json(command: str, looks: Sequence[Look]) -> dict[str, Any]:
-    """Return a sweep as JSON tells it."""
+def as_json(command: str, looks: Sequence[Look], is_held: bool = False) -> dict[str, Any]:
+    """Return a sweep as JSON tells it; the arguments are those of `in_words`."""
     return {
         "command": command or None,
+        "at_work": is_held or bool(counts(looks)[RUNNING]),
         **{standing.replace(" ", "_"): number for standing, number in counts(looks).items()},
         "seconds_left": seconds_left(looks),
         "runs": [
@@ -123,7 +124,7 @@ def as_json(command: str, looks: Sequence[Look]) -> dict[str, Any]:
     }
 
 
-def in_words(command: str, looks: Sequence[Look], every_run: bool = False) -> list[str]:
+def in_words(command: str, looks: Sequence[Look], is_held: bool = False, every_run: bool = False) -> list[str]:
     """Return a sweep as lines: the command, how many runs are what, and each that is running or has failed.
 
     Parameters
@@ -132,6 +133,8 @@ def in_words(command: str, looks: Sequence[Look], every_run: bool = False) -> li
         What does the runs; "" where nobody has planned them.
     looks : sequence of Look
         One for each run.
+    is_held : bool
+        Whether a process is at work on the whole of them.
     every_run : bool
         Name those that are done or to go, too.
     """
@@ -141,7 +144,8 @@ def in_words(command: str, looks: Sequence[Look], every_run: bool = False) -> li
         summary += f", about {clock(left)} left" if found[RUNNING] else f", about {clock(left)} of work, one by one"
     lines = [command or "runs that are in no sweep", f"  {summary}"]
     if command and found[TO_GO] and not found[RUNNING]:
-        lines.append("  nobody is at work; the command above goes on")
+        at_work = "at work: starting, or encoding images"
+        lines.append(f"  {at_work if is_held else 'nobody is at work; the command above goes on'}")
     shown = [one for one in looks if one.standing == RUNNING or (every_run and one.standing != FAILED)]
     width = max((len(one.job.title) for one in shown), default=0)
     for one in sorted(shown, key=lambda one: STANDINGS.index(one.standing)):

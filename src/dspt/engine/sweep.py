@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,25 @@ from typing import Any
 from dspt.config import from_dict
 from dspt.engine.job import Job, Outcome
 from dspt.internal.errors import InputError
-from dspt.internal.files import read_json, write_json
+from dspt.internal.files import read_json, remove_left, write_json
 from dspt.runs import Run, begun
 
 _FILE = "sweep-{}.json"
+# Seconds in which a lock that somebody else only tries is free again.
+_GLANCE = 0.2
 
 
 @dataclass(frozen=True)
 class Sweep:
     """The jobs of a sweep, and the command that does them; "" where nobody has planned them.
 
-    `untold` has, by folder, why runs failed whose folders cannot tell it.
+    `untold` has, by folder, why runs failed whose folders cannot tell it. `is_held` is whether the command is at work.
     """
 
     command: str
     jobs: tuple[Job, ...]
     untold: Mapping[Path, str] = field(default_factory=dict)
+    is_held: bool = False
 
 
 def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
@@ -43,6 +46,10 @@ def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
     command : str
         What a user types to do them, or to go on.
     """
+    if not_folder := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
+        raise InputError(f"runs {out}: {not_folder} is not a folder", "give another one with `runs`")
+    for folder in {job.folder.parent for job in jobs}:
+        remove_left(folder)  # of a command that was killed
     runs = [
         {
             "run": job.title,
@@ -62,7 +69,8 @@ def plan(out: Path, jobs: Sequence[Job], command: str) -> Path:
 def noted(outcomes: Iterable[Outcome], path: Path) -> Iterator[Outcome]:
     """Yield outcomes; in the end the plan says why those failed whose folders do not: they are not a run's, or full.
 
-    The next `plan` of the same jobs forgets it, as the next try of a run removes what its folder tells.
+    Until then the plan is held, by which others know that somebody is at work, whatever the work is. The next
+    `plan` of the same jobs forgets these reasons, as the next try of a run removes what its folder tells.
 
     Parameters
     ----------
@@ -72,15 +80,48 @@ def noted(outcomes: Iterable[Outcome], path: Path) -> Iterator[Outcome]:
         The plan.
     """
     untold: dict[str, str] = {}
+    with _held(path):
+        try:
+            for outcome in outcomes:
+                if outcome.error is not None and not _is_told(outcome.job):
+                    untold[outcome.job.folder.relative_to(path.parent).as_posix()] = str(outcome.error)
+                yield outcome
+        finally:
+            if untold:
+                with suppress(InputError, OSError):  # where nothing can be written, the command has said it
+                    write_json(path, {**read_json(path), "failed": untold})
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold a plan, unless another process does."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(_lock(path), timeout=_GLANCE)
+    with suppress(Timeout, OSError):  # nothing that is done depends on it
+        lock.acquire()
     try:
-        for outcome in outcomes:
-            if outcome.error is not None and not _is_told(outcome.job):
-                untold[outcome.job.folder.relative_to(path.parent).as_posix()] = str(outcome.error)
-            yield outcome
+        yield
     finally:
-        if untold:
-            with suppress(InputError, OSError):  # where nothing can be written, the command has said it
-                write_json(path, {**read_json(path), "failed": untold})
+        lock.release()
+
+
+def _is_held(path: Path) -> bool:
+    from filelock import FileLock, Timeout
+
+    if not _lock(path).is_file():
+        return False
+    try:
+        with FileLock(_lock(path), timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # one who may not write there cannot ask
+        return False
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.lock")
 
 
 def untold(out: Path) -> dict[Path, str]:
@@ -102,7 +143,8 @@ def _is_told(job: Job) -> bool:
 def find(out: Path) -> list[Sweep]:
     """Return the sweeps of a folder, the one that was started last first, then the runs that are in none of them."""
     if not out.is_dir():
-        raise InputError(f"folder {out}: there is no such folder; give that of a sweep, as dspt reproduce names it")
+        what = "it is not a folder" if out.exists() else "there is no such folder"
+        raise InputError(f"folder {out}: {what}; give that of a sweep, as dspt reproduce names it")
     plans = sorted(out.glob(_FILE.format("*")), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     sweeps = [_read(path) for path in plans]
     planned = {job.folder for sweep in sweeps for job in sweep.jobs}
@@ -118,7 +160,8 @@ def _read(path: Path) -> Sweep:
     try:
         found = read_json(path)
         untold = {path.parent / folder: str(reason) for folder, reason in found.get("failed", {}).items()}
-        return Sweep(str(found["command"]), tuple(_job(run, path.parent) for run in found["runs"]), untold)
+        jobs = tuple(_job(run, path.parent) for run in found["runs"])
+        return Sweep(str(found["command"]), jobs, untold, _is_held(path))
     except (KeyError, TypeError, AttributeError):
         raise InputError(f"{path}: it is not the plan of a sweep; remove it") from None
 

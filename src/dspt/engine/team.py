@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dspt.internal.errors import FileError, InputError
 from dspt.internal.progress import Reporter
+from dspt.internal.rounding import counted
 
 Thing = TypeVar("Thing")
 
@@ -56,6 +57,16 @@ class Team(Protocol):
 
     def end(self) -> None:
         """End all workers at once."""
+
+
+def check_size(jobs: int, cores: int) -> None:
+    """Raise `InputError` if more are to work at a time than cores can have any use for."""
+    if jobs > _MOST * cores:
+        raise InputError(f"jobs {jobs}: too many at a time for {counted(cores, 'core')}; give at most {_MOST * cores}")
+
+
+# Things at a time, for each core: each worker takes memory, and no wait for a disk is worth more of them.
+_MOST = 8
 
 
 class Window(Generic[Thing]):

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from dspt.internal.files import replacing
 from dspt.runs.folder import Run
 from dspt.runs.logs import facts, numbers
 from dspt.runs.sealed import digest_of
@@ -53,6 +58,7 @@ class MLflow:
 
         for name in ("mlflow", "alembic"):  # they tell of every table that they make
             logging.getLogger(name).setLevel(logging.WARNING)
+        _make_store(mlflow.get_tracking_uri())
         self._client = mlflow.MlflowClient()
         self._experiment = self._find_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "dspt"))
         self._run = run
@@ -123,3 +129,32 @@ class MLflow:
 
 # MLflow takes no more numbers in one request.
 _AT_ONCE = 1000
+
+
+def _make_store(uri: str) -> None:
+    """Have the file of an SQLite store there as a whole, if it is not there yet.
+
+    MLflow makes it table by table where it lies: two workers that do so at once, or one that is killed meanwhile, leave
+    a store that nobody can open any more.
+    """
+    import mlflow
+    from filelock import FileLock
+    from sqlalchemy import make_url
+
+    name = make_url(uri).database if uri.startswith("sqlite") else None
+    if not name or name == ":memory:" or _is_made(path := Path(name)):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if _is_made(path):  # by another worker, for which this one has waited
+            return
+        # MLflow keeps the file open in which it makes the tables, so they are copied from there.
+        with replacing(path) as temporary, TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            apart = Path(folder) / "mlflow.db"
+            mlflow.MlflowClient(f"sqlite:///{apart}").search_experiments(max_results=1)
+            with closing(sqlite3.connect(apart)) as made, closing(sqlite3.connect(temporary)) as whole:
+                made.backup(whole)
+
+
+def _is_made(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
