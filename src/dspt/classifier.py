@@ -88,7 +88,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     device : str
         "auto", "cpu" or "cuda".
     precision : str
-        Of the towers' products: "float32", or "bfloat16" or "float16" on a GPU.
+        Of the towers' products: "float32"; "bfloat16" on a GPU or a CPU that has it; "float16" on a GPU.
     compile : bool
         Have torch compile the image tower: slow to start, faster on many images.
     workers : int
