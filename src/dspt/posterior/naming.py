@@ -21,8 +21,6 @@ BY_CHANCE = 0.01
 HELD = 0.25
 # Names that tell fewer of the images are no witnesses.
 TOLD = 0.25
-# A label of a group that is so much rarer than its own is not what the group may be called.
-_AS_FREQUENT = 1 / 3
 # Below this many wrong labels in a hundred of a group, none of them says anything about its name.
 _FEW = 0.04
 
@@ -73,9 +71,9 @@ def naming(named: Tensor, matrix: Tensor) -> Naming | None:
 def disputed(named: Tensor, matrix: Tensor) -> float:
     """Return by how much the share of wrong labels is higher if groups have those of their labels that the text says.
 
-    A group that looks to the text like what many of its labels say, though most say another class, may be one whose
-    labels are mostly wrong. Names that tell few of the images by any of these labels, more than chance would, are no
-    witnesses.
+    A group that looks to the text like what some of its labels say, though most say another class, may be one whose
+    labels are mostly wrong: the rather, the more labels are wrong at all. Names that tell few of the images by any of
+    the group's labels, more than chance would, are no witnesses.
 
     Parameters
     ----------
@@ -84,7 +82,7 @@ def disputed(named: Tensor, matrix: Tensor) -> float:
     matrix : Tensor of shape (C, C)
         `matrix[g, y]` is the probability of the label y in group g.
     """
-    possible = (_held(matrix) & (matrix >= _AS_FREQUENT * matrix.diagonal()[:, None])).fill_diagonal_(True)
+    possible = _held(matrix).fill_diagonal_(True)
     size = named.sum(1)
     total = float(size.sum())
     told = float(named[possible].sum()) / total
@@ -94,7 +92,8 @@ def disputed(named: Tensor, matrix: Tensor) -> float:
     name = torch.where(possible, named, -1.0).argmax(1)
     shares = matrix.double()
     higher = shares.diagonal() - shares.gather(1, name[:, None])[:, 0]
-    return float((size * higher).sum()) / total
+    wrong = float((size * (1 - shares.diagonal())).sum()) / total
+    return min(1.0, 2 * wrong) * float((size * higher).sum()) / total
 
 
 def _held(matrix: Tensor) -> Tensor:
