@@ -522,8 +522,11 @@ class TestTheFolder:
         with Decisions(tmp_path / "report" / folder.DECISIONS, found.items, found.class_names) as decisions:
             decisions.decide([3], "relabel", 1)
             decisions.undo()
-        audit(replace(dataset(), source="others.npz"), tmp_path / "report", "none")
+        again = audit(replace(dataset(), source="others.npz"), tmp_path / "report", "none")
         assert folder.load(tmp_path / "report").source == "others.npz"
+        with Decisions(tmp_path / "report" / folder.DECISIONS, again.items, again.class_names) as decisions:
+            decisions.undo()
+            assert decisions.current() == {}, "an undo brings back nothing that was of other data"
 
     def test_the_estimate_of_what_is_still_wrong_falls_with_what_is_corrected(self, tmp_path):
         before = audit(dataset(), tmp_path / "report", "none")

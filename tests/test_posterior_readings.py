@@ -212,10 +212,18 @@ def test_where_labels_contradict_images_that_are_not_clear_and_none_need_be_wron
     assert (found.label_quality == 1).all(), "no right label is called wrong"
 
 
-def test_features_that_differ_by_next_to_nothing_are_all_the_same():
+@pytest.mark.parametrize("largest", [1, 50])
+def test_features_that_differ_by_next_to_nothing_are_all_the_same(largest):
     random = np.random.default_rng(0)
-    found = label_posterior(1e-40 * random.standard_normal((100, 8)), np.arange(100) % 4)
-    assert not found.can_tell
+    x = 1e-40 * random.standard_normal((100, 8)) * np.array([1.0] * 7 + [largest])
+    assert not label_posterior(x, np.arange(100) % 4).can_tell
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_image_with_names_has_a_posterior(seed):
+    random = np.random.default_rng(seed)
+    found = label_posterior(random.standard_normal((1, 4)), [1], random.standard_normal((1, 3)))
+    assert found.probabilities.shape == (1, 3)
 
 
 def test_labels_that_contradict_the_surest_images_as_often_as_any_are_wrong_and_the_images_not_hard():

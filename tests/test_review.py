@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from audits import CLASSES, draw, make_audit, no_picture, with_findings
 from PIL import Image
@@ -687,6 +688,12 @@ def test_a_review_that_is_started_again_goes_on_from_what_was_decided(tmp_path):
     assert "About 6 of 60 labels" in client.get("/").text
     assert client.get("/data.json").json()["summary"]["listed"] == 6
     assert asked == [{0: Decision(REMOVE, -1)}]
+
+
+def test_what_was_taken_back_since_the_report_was_made_is_judged_again(tmp_path):
+    settled = make_audit(decided=np.arange(60) == 3)
+    client = _client(tmp_path, audit=settled, refit=lambda report, decided: make_audit(wrong=7))
+    assert client.get("/data.json").json()["summary"]["listed"] == 7
 
 
 def test_a_review_is_not_kept_from_starting_by_a_refit_that_fails(tmp_path):

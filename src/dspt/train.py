@@ -38,7 +38,7 @@ _ESTIMATED, _ESTIMATED_ENTRIES = 50_000, 10_000_000
 # Under this name a method's memory has by what the learning rate is multiplied, if that was left open.
 LR_MULTIPLE = "lr_multiple"
 
-# Rates are compared over an epoch; where it has fewer steps than this, over more, at most this share of the run.
+# Each rate is tried for an epoch; where that has fewer steps than this, for more, of the run at most this share.
 _STEPS_TRIED, _SHARE_TRIED = 100, 0.05
 
 Record = dict[str, Any]  # what is written down of an epoch
@@ -168,6 +168,8 @@ def _epochs(
         )
         if not all(value.isfinite().all() for value in state.parameters.values()):
             setting = f"warmup_lr = {rate}" if epoch < learner.warmup else f"lr = {config.lr}"
+            if (multiple := float(memory.get(LR_MULTIPLE, 1.0))) != 1:
+                setting += f", of which {method.name} takes {multiple:g} times as much"
             raise Diverged(f"{setting}: training diverged in epoch {epoch + 1}; give a lower learning rate")
         record: Record = {"epoch": epoch + 1, "lr": rate, "steps": done}
         record |= _means(problem, seen, losses, gradients, predictions)
@@ -330,7 +332,8 @@ def _best_multiple(
     """Return the multiple of the learning rate under which the next samples are told best, and the steps it took.
 
     Each is tried from the same state on the same batches. A sample's loss is taken before the step that learns it, so
-    in an epoch that follows the warm-up it is that of a sample held out. Of equals the first is taken.
+    in the first epoch after the warm-up it is that of a sample held out; where that is too short to tell, those that
+    follow count as well. Of equals the first is taken.
     """
     steps = max(1, len(task.problem.labels) // task.config.batch_size)
     epochs = max(1, min(-(-_STEPS_TRIED // steps), int(_SHARE_TRIED * task.config.epochs)))

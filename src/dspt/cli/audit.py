@@ -300,8 +300,8 @@ def _written(
     from dspt.workflows.audit import decided, refit
 
     decisions = decided(report, audit, progress)
-    if accept is not None and decisions:
-        audit = refit(report, decisions, audit)  # what was decided makes the proposals better
+    if accept is not None and (decisions or not audit.open.all()):
+        audit = refit(report, decisions, audit)  # what was decided, or taken back, changes the proposals
     paths = folder.load_paths(report)
     files = None if any(path is None for path in paths) else [path for path in paths if path is not None]
     if apply is not None:

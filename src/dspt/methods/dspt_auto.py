@@ -25,8 +25,9 @@ class DSPTAuto(Method):
     logits, if there are any; where names or labels are of no use, it leaves them aside. A sample whose label is most
     probably wrong is not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones,
     since the estimated share of wrong ones is within its error, are believed to that extent. The learning rate is
-    multiplied with what tells the samples of the first epoch after the warm-up best, each before it is learnt. Where
-    images and names tell nothing about the labels, it is DSPT, at the usual rate.
+    multiplied with what learns best at first: the samples of the epoch after the warm-up are told best, each before it
+    is learnt; of short epochs, of several. Where images and names tell nothing about the labels, it is DSPT, at the
+    usual rate.
     """
 
     name = "dspt-auto"

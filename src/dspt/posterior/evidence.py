@@ -376,7 +376,7 @@ class Evidence:
             raise InputError(f"features: they are as large as {size:.3g}; bring them below {_LARGEST:g}")
         scale = np.full(self.width, 1 / deviation if deviation > max(1e-7 * size, _SMALLEST) else 1.0)
         usual = float(np.median(deviations[deviations > 0])) if deviations.any() else 0.0
-        if deviations.max() > OTHER_UNITS * usual > 1e-7 * size:
+        if deviations.max() > OTHER_UNITS * usual > max(1e-7 * size, _SMALLEST / LEAST_OF_USUAL):
             scale = 1 / np.maximum(deviations, usual * LEAST_OF_USUAL)
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(scale.astype(np.float32))
 
@@ -582,7 +582,7 @@ class Evidence:
 
     def _linear_text(self, weight: float) -> np.ndarray | None:
         """Return the zero-shot logits as a linear function of features, if they are one."""
-        if not weight or self.samples.z is None:
+        if not weight or self.samples.z is None or len(self.weighed) < 2:
             return None
         # Judged by others: as many numbers as samples fit anything.
         judged = np.arange(len(self.weighed)) % 5 == 0

@@ -229,7 +229,9 @@ class _Review:
 
     def _first(self) -> Audit:
         """Return the audit in the light of what was decided before; as it is in the report if that does not succeed."""
-        if self._refit is not None and (decided := self.decisions.current()):
+        decided = self.decisions.current()
+        # What was taken back since is in the report still.
+        if self._refit is not None and (decided or not self._audit.open.all()):
             with suppress(InputError):  # the button says why
                 return self._refitted(self._refit, decided)
         return self._audit

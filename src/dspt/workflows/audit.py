@@ -17,7 +17,7 @@ from dspt.auditing.samples import audit_dataset, judged_again
 from dspt.data import Dataset
 from dspt.data.images import BadImage, open_image
 from dspt.internal.errors import InputError
-from dspt.internal.files import locked_folder
+from dspt.internal.files import locked_folder, remove
 from dspt.internal.names import AUTO
 from dspt.internal.progress import Reporter
 from dspt.internal.shards import BLOCK, Features
@@ -100,8 +100,7 @@ def audit(
         told = found.audit
         # Samples without names are known by what they are, all of them together.
         content = "" if found.paths else _digest(found.evidence.features)
-        if _any_decision(out, told):
-            folder.check_same(out, told, content)
+        _check_decisions(out, told, content)
         if before := decided(out, told, reporter):
             told = _in_light_of(before, told, found.evidence, spread)
         folder.begin(out, told, content)
@@ -160,13 +159,22 @@ def decided(out: Path, audit: Audit, reporter: Reporter | None = None) -> dict[i
         return decisions.current()
 
 
-def _any_decision(out: Path, audit: Audit) -> bool:
-    """Return whether a person has decided anything in a report folder, about whatever data."""
-    path = Path(out) / folder.DECISIONS
+def _check_decisions(out: Path, audit: Audit, content: str) -> None:
+    """Raise `InputError` if a report folder holds decisions about something else.
+
+    Those that were all taken back hold nobody up; they are removed, as an undo could bring them back.
+    """
+    path = out / folder.DECISIONS
     if not path.exists():
-        return False
-    with Decisions(path, audit.items, audit.class_names) as decisions:
-        return decisions.any_stands()
+        return
+    try:
+        folder.check_same(out, audit, content)
+    except InputError:
+        with Decisions(path, audit.items, audit.class_names) as decisions:
+            if decisions.any_stands():
+                raise
+        for suffix in ("", "-wal", "-shm"):
+            remove(Path(f"{path}{suffix}"))
 
 
 def take(out: Path, path: Path, audit: Audit) -> int:
