@@ -52,7 +52,8 @@ class TestLabelsOfWhichNothingIsKnown:
     def test_the_estimate_is_the_same_whoever_asks(self, data, text_tower, tmp_path):
         one = trained(data, text_tower, tmp_path / "a", method="coop")
         other = trained(data, text_tower, tmp_path / "b", method="dspt-auto")
-        assert one.found == pytest.approx(other.found, abs=1e-6)
+        estimate = {name: other.found[name] for name in ("noise_rate", "noise_rate_error")}  # beside its learning rate
+        assert one.found == pytest.approx(estimate, abs=1e-6)
 
     def test_a_network_from_scratch_cannot_estimate_and_does_not_pretend(self, tmp_path):
         x, y = np.zeros((8, 32, 32, 3), np.uint8), np.arange(8) % 2
