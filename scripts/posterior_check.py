@@ -29,9 +29,9 @@ from dspt.internal.seeds import Stream
 NOISES = (
     *("none", "sym:0.1", "sym:0.4", "sym:0.8", "pair:0.2", "pair:0.4", "pair:0.8", "near:0.2", "near:0.4"),
     *("near-3:0.3", "inst:0.4", "inst-likely:0.2", "inst-likely:0.4"),
-    # More than half wrong, as what the images look like.
-    *("near:0.6", "near:0.8", "near-3:0.7", "inst:0.8", "inst-likely:0.6"),
 )
+# More than half wrong, as what the images look like: nothing but names can tell.
+ABOVE_HALF = ("near:0.6", "near:0.8", "near-3:0.7", "inst:0.8", "inst-likely:0.6")
 BINS = np.linspace(0, 1, 11)
 
 
@@ -111,8 +111,6 @@ def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
     """Draw the estimated rate with two errors beside the true one: a panel for each set, a row for each noise."""
     names = list(dict.fromkeys(one["data"] for one in trials))
     noises = list(dict.fromkeys(one["noise"] for one in trials))
-    bars = [100 * (one["rate"] + side * one["error"]) for one in trials for side in (-2, 2)]
-    ends = (min(0, *bars) - 3, max(100, *bars))
     with plots.look():
         figure = plots.blank(plots.TWO_COLUMNS, 1.3 + 0.24 * len(noises))
         axes = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
@@ -121,10 +119,11 @@ def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
                 own = [one for one in trials if (one["data"], one["noise"]) == (name, spec)]
                 for number, one in enumerate(own):
                     place = row + 0.5 * ((number + 0.5) / len(own) - 0.5)  # seeds below each other
+                    rate, reach = 100 * one["rate"], 200 * one["error"]
                     axis.errorbar(
-                        100 * one["rate"],
+                        rate,
                         place,
-                        xerr=200 * one["error"],
+                        xerr=[[min(reach, rate)], [min(reach, 100 - rate)]],  # no share is below none or above all
                         fmt="o",
                         color=plots.RIGHT,
                         markersize=3,
@@ -135,12 +134,12 @@ def rates_picture(trials: list[dict[str, Any]], path: Path, about: str) -> None:
                     axis.plot([truth, truth], [row - 0.42, row + 0.42], color="black", linewidth=1.6, zorder=1.9)
             axis.set_title(plots.caption(paper_name(name)))
             axis.set_xlabel("wrong labels (%)")
-            axis.set_xlim(*ends)
+            axis.set_xlim(-3, 103)
             axis.set_xticks([0, 20, 40, 60, 80, 100])
         axes[0].set_yticks(range(len(noises)), [words.short(spec) for spec in noises])
         axes[0].set_ylim(len(noises) - 0.5, -0.5)
         covered = sum(abs(one["rate"] - one["true"]) <= 2 * one["error"] for one in trials)
-        said = "Black: the true share. Dots: its estimate, one a seed, with two stated errors"
+        said = "Black: the true share. Dots: its estimate, one a seed, with two stated errors, cut at 0 and 100"
         plots.note(figure, f"{said}, which hold the truth in {covered} of {len(trials)} trials. {about}")
         plots.save(figure, path)
 
@@ -154,6 +153,7 @@ def reliability_picture(trials: list[dict[str, Any]], path: Path, about: str) ->
         "inst-likely": ("inst-likely",),
     }
     names = list(dict.fromkeys(one["data"] for one in trials))
+    usual = [one for one in trials if one["noise"] not in ABOVE_HALF]
     with plots.look():
         figure = plots.blank(plots.TWO_COLUMNS, 2.9)
         panels = plots.panels(figure, [None] * len(names), len(names))
@@ -161,7 +161,7 @@ def reliability_picture(trials: list[dict[str, Any]], path: Path, about: str) ->
             axis = panel.top
             axis.plot([0, 100], [0, 100], color="0.6", linewidth=1, label="_calibrated")
             for (group, kinds), like in zip(groups.items(), ("dspt", "coop", "mae", "dspt-auto"), strict=True):
-                own = [one for one in trials if one["data"] == name and one["noise"].split(":")[0] in kinds]
+                own = [one for one in usual if one["data"] == name and one["noise"].split(":")[0] in kinds]
                 if not own:
                     continue
                 count, doubt, wrong = (
@@ -176,7 +176,10 @@ def reliability_picture(trials: list[dict[str, Any]], path: Path, about: str) ->
         for panel in panels[1:]:
             panel.hide_y()
         panels[0].top.set_ylabel("labels that are wrong (%)")
-        plots.note(figure, f"Grey: calibrated. A point is a tenth of P with 30 labels or more. {about}")
+        said = (
+            "Grey: calibrated. A point is a tenth of P with 30 labels or more; at most half wrong, sym and pair of any."
+        )
+        plots.note(figure, f"{said} {about}")
         plots.name_lines(figure, panels[-1:], samples=True)
         plots.save(figure, path)
 
@@ -186,7 +189,7 @@ def main() -> None:
     parser.add_argument("data", nargs="+")
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", type=Path, default=Path("posterior.jsonl"))
-    parser.add_argument("--noises", nargs="+", default=list(NOISES))
+    parser.add_argument("--noises", nargs="+", default=[*NOISES, *ABOVE_HALF])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--no-text", action="store_true")
     parser.add_argument("--tail", type=float, default=1.0)
