@@ -80,12 +80,21 @@ class TestPosteriorCheck:
         assert_allclose(dots[:4], [1, 2, 41, 42])
         assert "hold the truth in 36 of 36 trials" in figure.get_supxlabel().replace("\n", " ")
 
-    def test_no_error_bar_leaves_its_panel(self, trials, drawn, tmp_path):
+    def test_error_bars_are_cut_where_no_share_can_be_and_it_says_so(self, trials, drawn, tmp_path):
         wide = [trial | {"error": 0.09} for trial in trials]
         script("posterior_check").rates_picture(wide, tmp_path / "a.png", ABOUT)
-        low, high = drawn[0].axes[0].get_xlim()
-        assert low < 1 - 18
-        assert high >= 100
+        axis = drawn[0].axes[0]
+        ends = [bar.get_segments()[0][:, 0] for bar in axis.collections]
+        assert_allclose(ends[:4], [[0, 1 + 18], [0, 2 + 18], [41 - 18, 41 + 18], [42 - 18, 42 + 18]])
+        low, high = axis.get_xlim()
+        assert low < 0 and high > 100
+        assert "cut at 0 and 100" in drawn[0].get_supxlabel().replace("\n", " ")
+
+    def test_what_nothing_but_names_can_tell_is_no_part_of_the_reliability(self, trials, drawn, tmp_path):
+        more = [trial | {"noise": "near:0.8"} | wrong(0.1) for trial in trials]
+        script("posterior_check").reliability_picture([*trials, *more], tmp_path / "a.png", ABOUT)
+        line = drawn[0].axes[0].lines[2]
+        assert_allclose(line.get_ydata(), 0.9 * line.get_xdata())
 
     def test_lines_of_the_reliability_are_named_where_they_end(self, trials, drawn, tmp_path):
         script("posterior_check").reliability_picture(trials, tmp_path / "a.png", ABOUT)
