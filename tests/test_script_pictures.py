@@ -87,7 +87,8 @@ class TestPosteriorCheck:
         ends = [bar.get_segments()[0][:, 0] for bar in axis.collections]
         assert_allclose(ends[:4], [[0, 1 + 18], [0, 2 + 18], [41 - 18, 41 + 18], [42 - 18, 42 + 18]])
         low, high = axis.get_xlim()
-        assert low < 0 and high > 100
+        assert low < 0
+        assert high > 100
         assert "cut at 0 and 100" in drawn[0].get_supxlabel().replace("\n", " ")
 
     def test_what_nothing_but_names_can_tell_is_no_part_of_the_reliability(self, trials, drawn, tmp_path):
