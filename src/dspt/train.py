@@ -102,7 +102,7 @@ def _epochs(
     device = learner.device
     labels = torch.from_numpy(problem.labels).to(device)
     weights = None if problem.weights is None else sent(problem.weights.astype(np.float32), device)
-    parameters = learner.placed(state.parameters)
+    parameters = learner.placed((state.epochs_done == 0 and _begun(task, shared)) or state.parameters)
     learnt = {name: value for name, value in parameters.items() if name not in learner.buffers}
     momentum: list[Tensor | None] = []
     for name, value in learnt.items():
@@ -320,6 +320,13 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
         Epochs of warm-up, at whose rate next to nothing is learnt.
     """
     return [record["accuracy"] for record in (records[warmup:] or records)[-LAST_EPOCHS:] if "accuracy" in record]
+
+
+def _begun(task: Task, shared: _Shared) -> Parameters | None:
+    """Return where the posterior would have training begin, if the method reads it and the learner is better off."""
+    if not task.method.starts_by_posterior or not shared.posterior().can_tell:
+        return None
+    return task.learner.start_by(shared.posterior(), task.problem.samples)
 
 
 def _best_multiple(

@@ -1,6 +1,7 @@
 """What is learnt: a context, one that depends on the image, class prototypes, a discriminant, or a network.
 
 - learner.py: the seam to the training loop
+- names.py: how much class names alone tell of the images
 - prompt.py, cocoop.py, prototypes.py: learners on top of CLIP; posterior.py: one that needs no steps
 - network.py: a network from scratch; resnet.py: its layers and first weights; pixels.py: its images
 """
@@ -27,14 +28,17 @@ from dspt.learners.learner import (
     open_text_tower,
     zero_shot_prototypes,
 )
+from dspt.learners.names import KNOWN_NAMES, Agreement, names_tell
 from dspt.learners.network import NetworkLearner
 from dspt.learners.posterior import PosteriorLearner, posterior_of
 from dspt.learners.prompt import PromptLearner
 from dspt.learners.prototypes import PROMPT_SETTINGS, PrototypeLearner
 
 __all__ = [
+    "KNOWN_NAMES",
     "LEARNERS",
     "PROMPT_SETTINGS",
+    "Agreement",
     "Classify",
     "ClipLearner",
     "Encoder",
@@ -46,6 +50,7 @@ __all__ = [
     "by_prototypes",
     "kind_of",
     "make",
+    "names_tell",
     "open_encoder",
     "open_text_tower",
     "posterior_of",

@@ -31,6 +31,7 @@ from dspt.internal.progress import Reporter
 from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features, Shards
 from dspt.internal.workers import Spread
+from dspt.posterior import Posterior
 
 Parameters = dict[str, Tensor]
 Classify = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n, C), without a gradient
@@ -119,6 +120,18 @@ class Learner(ABC):
         samples : Samples, optional
             The training set. Few learners look at it.
         """
+
+    def start_by(self, found: Posterior, samples: Samples) -> Parameters | None:
+        """Return the parameters to begin with if the posterior is a better place than `start`; else None, as most do.
+
+        Parameters
+        ----------
+        found : Posterior
+            Of the samples' labels.
+        samples : Samples
+            The training set.
+        """
+        return None
 
     @abstractmethod
     def reader(self, reporter: Reporter, cache: Path | None = None, skip_bad: bool = False) -> Reader:

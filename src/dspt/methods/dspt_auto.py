@@ -26,13 +26,15 @@ class DSPTAuto(Method):
     probably wrong is not dropped: it is learnt as what it most probably is. Labels that cannot be told from clean ones,
     since the estimated share of wrong ones is within its error, are believed to that extent. The learning rate is
     multiplied with what learns best at first: the samples of the epoch after the warm-up are told best, each before it
-    is learnt; of short epochs, of several. Where images and names tell nothing about the labels, it is DSPT, at the
+    is learnt; of short epochs, of several. Prototypes whose class names tell next to nothing begin at the class means
+    by the posterior. Where images and names tell nothing about the labels, it is DSPT, at the
     usual rate.
     """
 
     name = "dspt-auto"
     formula = "-sum_t (s Q_t + (1 - s) 1{t = y}) log p_t, Q the posterior of the true class, s = min(1, rate / error)"
     source = "this package"
+    starts_by_posterior = True
     needs_clip = "it reads the posterior of labels, made from features"
 
     def lr_multiples(self, epoch: Epoch) -> tuple[float, ...]:

@@ -69,6 +69,8 @@ class Method(ABC):
     needs_clip: str = ""
     # Whether that is what CLIP knows of class names, and features alone will not do.
     needs_text: bool = False
+    # Whether a learner may begin where the posterior of labels says, if that is better than where it would.
+    starts_by_posterior: bool = False
     # Whether a sample's weight can be honoured: its loss is its own, and counts so much.
     weighs_samples: bool = True
 

@@ -9,6 +9,7 @@ without itself, are the answer. What is computed from rows is in `samples`; what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from dspt.internal.shards import Features
 from dspt.posterior.calibration import trust
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
-from dspt.posterior.naming import Naming, disputed, naming
+from dspt.posterior.naming import TOLD, Naming, disputed, naming
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
 from dspt.posterior.samples import Classifiers, ClassSums, Look, Samples, Told, at_once, normalised
 from dspt.posterior.transition import (
@@ -194,12 +195,14 @@ class Evidence:
         """Take these for the given labels."""
         self.labels = labels
         self.samples = replace(self.samples, labels=self.passes.keep(labels))
-        self.__dict__.pop("text_alone", None)  # it was of others
+        for name in ("text_alone", "unheard_of"):
+            self.__dict__.pop(name, None)  # it was of others
         by_fold = np.zeros((self.folds, self.classes))
         np.add.at(by_fold, (self.fold, labels), 1.0)
         others = by_fold.sum(0) - (by_fold if self.folds > 1 else np.zeros_like(by_fold))
         # How often each label is given to the samples of the other folds.
         self.given_to_others = torch.from_numpy(others)
+        self.counts = by_fold.sum(0)  # how often each label is given
         # The log likelihood of each class by how often it is given.
         self._guess = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))
 
@@ -303,9 +306,29 @@ class Evidence:
     def parts(self, sums: list[Sums], transition: Tensor) -> list[_Part]:
         """Return what is learnt for each fold from the sums of the others."""
         return [
-            _Part(discriminants(one, RIDGES), log_shares(given, transition))
+            _Part(discriminants(one, RIDGES), self.prior(given, transition))
             for one, given in zip(self.others(sums), self.given_to_others, strict=True)
         ]
+
+    def prior(self, given: Tensor, transition: Tensor) -> Tensor:
+        """Return the log of how common each class is (C,), from how often labels are given to some samples (C,)."""
+        return log_shares(given, transition).masked_fill(self.unheard_of, math.log(0.5 / self.n))
+
+    @cached_property
+    def unheard_of(self) -> Tensor:
+        """The classes of which neither a label nor the text tells (C,).
+
+        Such a class has no mean of its own, and images that lie between the others would pass for it.
+        """
+        never = torch.from_numpy(self.counts == 0)
+        if not never.any() or not self.text_scale:
+            return never
+        text = self.samples.text(self.weighed)
+        assert text is not None
+        told, labels = text.argmax(1).numpy(), self.labels[self.weighed]
+        shares = [np.bincount(each, minlength=self.classes) / len(each) for each in (told, labels)]
+        chance = float(shares[0] @ shares[1])
+        return never & (float((told == labels).mean()) - chance < TOLD * (1 - chance))
 
     def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
         """Return the model with these weights; p of all samples is then by it."""
@@ -436,7 +459,7 @@ class Evidence:
         found = Told(*all_added(self.passes.each(self.samples.tell, by, transition, number)))
         sums = self._sums([ClassSums(found.counts, found.features)])
         mixture = model.classifiers.mixture
-        prior = log_shares(self.given_to_others.sum(0), transition.matrix)
+        prior = self.prior(self.given_to_others.sum(0), transition.matrix)
         parts = discriminants(reduce(Sums.plus, sums), RIDGES)
         whole = combined(parts, mixture.weights[: len(RIDGES)], prior)
         weights = self.scale[:, None] * whole.weights  # of the features as they come, not centred

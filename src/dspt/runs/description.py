@@ -30,7 +30,7 @@ _FORMERLY = {"limit": "shots"}
 _LATER = {"tokenizer_fingerprint"}
 
 # Methods whose rule is not that of earlier versions, by its number: a run of the old rule is another run.
-RULES = {"dspt-auto": 2, "joapr": 2, "logitclip": 2}
+RULES = {"dspt-auto": 3, "joapr": 2, "logitclip": 2}
 
 # The parts of a description that are texts.
 _TEXTS = ("data", "data_fingerprint", "test", "noise", "model_fingerprint", "tokenizer_fingerprint", "text_tower")

@@ -1,0 +1,50 @@
+"""How much class names alone tell of the images."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from dspt.internal.shards import BLOCK, Features
+from dspt.learners.learner import ClipLearner, by_prototypes
+
+# Names that tell less than this of what chance leaves open are no place to begin. A share of all images would not do:
+# of four classes chance tells a quarter, of two a half.
+KNOWN_NAMES = 0.25
+
+
+class Agreement(NamedTuple):
+    """How many of the images class names alone tell, and how many they would by chance."""
+
+    share: float
+    chance: float
+
+    @property
+    def kappa(self) -> float:
+        """How much of what chance leaves open the names tell: Cohen's kappa."""
+        return (self.share - self.chance) / max(1e-9, 1 - self.chance)
+
+
+def names_tell(train_x: Features, classes: np.ndarray, learner: ClipLearner) -> Agreement | None:
+    """Return how many images have the class that their names alone tell; None without a model.
+
+    Parameters
+    ----------
+    train_x : array of shape (N, D), or (N, V, D) of V views
+        Of several views the first counts.
+    classes : integer array of shape (N,)
+        What the images are taken for.
+    learner : ClipLearner
+        Has the class names' prototypes, or none.
+    """
+    if learner.zero_shot is None:
+        return None
+    classify = by_prototypes(learner.zero_shot, learner.scale)
+    told = np.empty(len(classes), dtype=np.int64)
+    for first in range(0, len(told), BLOCK):
+        x = np.array(train_x[first : first + BLOCK])
+        told[first : first + len(x)] = classify(torch.from_numpy(x[:, 0] if x.ndim == 3 else x)).argmax(1).cpu().numpy()
+    shares = [np.bincount(each, minlength=len(learner.class_names)) / len(each) for each in (told, classes)]
+    return Agreement(float((told == classes).mean()), float(shares[0] @ shares[1]))
