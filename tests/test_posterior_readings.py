@@ -283,3 +283,12 @@ class TestClassesThatNoLabelNames:
         assert (among.probabilities.argmax(1) < 4).all()
         assert ((alone.label_quality < 0.5) == (among.label_quality < 0.5)).mean() > 0.97
         assert abs(alone.noise_rate - among.noise_rate) < 0.02
+
+    def test_take_theirs_where_somebody_has_looked_at_some(self):
+        x, true = features(1200, 1)
+        labels = np.where(true == 3, 2, true)
+        known = np.full(len(true), -1)
+        known[np.flatnonzero(true == 3)[:5]] = 3
+        found = label_posterior(x, labels, num_classes=4, known=known)
+        unseen = (true == 3) & (known < 0)
+        assert (found.probabilities.argmax(1) == 3)[unseen].mean() > 0.95

@@ -316,11 +316,12 @@ class Evidence:
 
     @cached_property
     def unheard_of(self) -> Tensor:
-        """The classes of which neither a label nor the text tells (C,).
+        """The classes of which neither a label, nor somebody who has looked, nor the text tells (C,).
 
         Such a class has no mean of its own, and images that lie between the others would pass for it.
         """
         never = torch.from_numpy(self.counts == 0)
+        never[torch.from_numpy(self.known[self.known >= 0])] = False
         if not never.any() or not self.text_scale:
             return never
         text = self.samples.text(self.weighed)
