@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,9 @@ from checkpoints import tiny_clip
 from problems import QUIET, feature_file, finished_run
 from typer.testing import CliRunner
 
+from dspt import train
 from dspt.cli import app, common, main
+from dspt.data import open_dataset
 from dspt.engine import forecast, local, tally
 from dspt.engine.job import Sources, failures
 from dspt.experiments import catalogue, collect, jobs, paper, words
@@ -24,6 +27,7 @@ from dspt.internal.errors import InputError
 from dspt.internal.progress import Reporter
 from dspt.methods import METHODS
 from dspt.noise import parse
+from dspt.problem import pose
 from dspt.runs import description
 
 
@@ -301,6 +305,19 @@ class TestReproduce:
         todo[1].folder.mkdir(parents=True)
         (todo[1].folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
         assert seconds() == [0.0, 1.5, 3.0]
+
+    @pytest.mark.parametrize("epochs", [1, 2, 60])
+    def test_a_forecast_counts_the_steps_by_which_a_method_finds_its_learning_rate(
+        self, data, tmp_path, monkeypatch, epochs
+    ):
+        monkeypatch.setattr(forecast, "_step", lambda config, dataset: 1.0)
+        job = jobs.jobs(small("early-accuracy", data), tmp_path / "runs")[0]
+        job = replace(job, noise="none", config=replace(job.config, method="dspt-auto", epochs=epochs))
+        (found,) = forecast.forecast([job], None, QUIET)
+        taken = []
+        task = pose(open_dataset(job.source), job.config, parse(job.noise), reporter=QUIET)
+        list(train.fit(task, on_step=lambda *_: taken.append(1)))
+        assert found.seconds == len(taken)
 
     def test_a_forecast_takes_what_finished_runs_of_the_same_method_took(self, data, tmp_path, monkeypatch):
         monkeypatch.setattr(forecast, "_step", lambda config, dataset: 0.5)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from dspt.config import Settings
 from dspt.internal.device import sent
 from dspt.internal.errors import InputError
 from dspt.internal.names import NO_MODEL
@@ -322,6 +323,12 @@ def final_accuracies(records: list[Record], warmup: int) -> list[float]:
     return [record["accuracy"] for record in (records[warmup:] or records)[-LAST_EPOCHS:] if "accuracy" in record]
 
 
+def epochs_tried(samples: int, config: Settings) -> int:
+    """Return for how many epochs each learning rate is tried, of a method that leaves it open."""
+    steps = max(1, samples // config.batch_size)
+    return max(1, min(-(-_STEPS_TRIED // steps), int(_SHARE_TRIED * config.epochs)))
+
+
 def _begun(task: Task, shared: _Shared) -> Parameters | None:
     """Return where the posterior would have training begin, if the method reads it and the learner is better off."""
     if not task.method.starts_by_posterior or not shared.posterior().can_tell:
@@ -342,8 +349,7 @@ def _best_multiple(
     in the first epoch after the warm-up it is that of a sample held out; where that is too short to tell, those that
     follow count as well. Of equals the first is taken.
     """
-    steps = max(1, len(task.problem.labels) // task.config.batch_size)
-    epochs = max(1, min(-(-_STEPS_TRIED // steps), int(_SHARE_TRIED * task.config.epochs)))
+    epochs = epochs_tried(len(task.problem.labels), task.config)
     untested = replace(task, problem=replace(task.problem, test_x=None, test_y=None))
     losses, tried = [], 0
     for multiple in multiples:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dspt import learners, selection, train
+from dspt import learners, methods, selection, train
 from dspt.config import Settings
 from dspt.data import Dataset
 from dspt.engine.job import Job, Sources
@@ -98,7 +98,11 @@ def _steps(job: Job, dataset: Dataset) -> int:
     samples = len(dataset.train.labels)
     if config.shots:
         samples = min(samples, config.shots * len(dataset.class_names))
-    return _epochs(job) * max(1, samples // config.batch_size)
+    epochs = _epochs(job)
+    rates = len(methods.make(config.method, **config.method_options()).multiples)
+    if rates > 1 and 1 < config.epochs == epochs:  # not begun: each rate is tried first, as far as labels can be judged
+        epochs += rates * train.epochs_tried(samples, config)
+    return epochs * max(1, samples // config.batch_size)
 
 
 def _epochs(job: Job) -> int:

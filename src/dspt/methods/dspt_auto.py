@@ -35,11 +35,12 @@ class DSPTAuto(Method):
     formula = "-sum_t (s Q_t + (1 - s) 1{t = y}) log p_t, Q the posterior of the true class, s = min(1, rate / error)"
     source = "this package"
     starts_by_posterior = True
+    multiples = LR_MULTIPLES
     needs_clip = "it reads the posterior of labels, made from features"
 
     def lr_multiples(self, epoch: Epoch) -> tuple[float, ...]:
-        """Return what the learning rate may be multiplied with: 1 where the labels cannot be judged."""
-        return LR_MULTIPLES if epoch.posterior().can_tell else (1.0,)
+        """Return all of them, but 1 alone where the labels cannot be judged."""
+        return self.multiples if epoch.posterior().can_tell else (1.0,)
 
     def words(self, found: Mapping[str, float]) -> str:
         """Return in words how many labels are wrong, and the learning rate if it is not the usual one."""

@@ -71,6 +71,8 @@ class Method(ABC):
     needs_text: bool = False
     # Whether a learner may begin where the posterior of labels says, if that is better than where it would.
     starts_by_posterior: bool = False
+    # What the learning rate may be multiplied with; of several, the run takes what learns best at first.
+    multiples: tuple[float, ...] = (1.0,)
     # Whether a sample's weight can be honoured: its loss is its own, and counts so much.
     weighs_samples: bool = True
 
@@ -79,8 +81,8 @@ class Method(ABC):
         """Return the phases of this epoch, in order."""
 
     def lr_multiples(self, epoch: Epoch) -> tuple[float, ...]:
-        """Return by what the learning rate may be multiplied; of several, the run takes what learns best at first."""
-        return (1.0,)
+        """Return those of `multiples` that are tried in this run."""
+        return self.multiples
 
     @property
     def what(self) -> str:
