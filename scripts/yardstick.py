@@ -9,7 +9,8 @@ with the best of CoOp, GCE, SCE, NLPrompt and DSPT in each cell of the file and 
 on prompts is then estimated in an hour, and any beginning of the draw is a fair sample, too.
 
 `--parts N` does N sets that nobody has seen: some classes of a file, with so many images of each at most, the state of
-names, the noise and its seed, all drawn at random. They have 10 classes or many, 160 images or thousands.
+names, the noise and its seed, all drawn at random. They have 10 classes or many, 160 images or thousands. `--seeds` and
+`--draw` have no say then.
 
 With `--rates` each method is also trained at multiples of the usual learning rate, on four fifths of the training
 set; the accuracy on the other fifth, **judged by its noisy labels**, says which rate is the method's own. At that it is
@@ -197,7 +198,7 @@ def key(values: dict[str, object]) -> str:
 def done(out: Path) -> dict[str, dict[str, object]]:
     """Return the cells that the file has."""
     lines = out.read_text().splitlines() if out.exists() else []
-    return {key(one): one for one in map(json.loads, lines)}
+    return {key(one): one for one in ({"part": 0} | json.loads(line) for line in lines)}
 
 
 def summary(found: list[dict[str, object]]) -> None:
@@ -238,7 +239,7 @@ def summary(found: list[dict[str, object]]) -> None:
                 f"{name}: {len(values)} cells, mean regret {behind:.2f}, greatest {max(values):.1f}; "
                 f"below the better of CoOp and zero-shot by at most {max(below[name]):.1f}"
             )
-    told = [one for one in found if "noise_rate_error" in one and not one["held_out"]]
+    told = [one for one in found if {"noise_rate_error", "wrong"} <= one.keys() and not one["held_out"]]
     covered = sum(abs(one["noise_rate"] - one["wrong"]) <= 2 * one["noise_rate_error"] for one in told)  # type: ignore[operator]
     print(f"the share of wrong labels is within two stated errors in {covered} of {len(told)} cells")
 

@@ -20,7 +20,7 @@ from dspt.internal.errors import InputError
 from dspt.learners import Samples
 from dspt.problem import Problem, Task
 from dspt.runs import learning
-from dspt.train import Stream, batches, fit
+from dspt.train import State, Stream, batches, fit
 from dspt.workflows.train import run
 
 ALONE = ["prototypes", "posterior", "auto"]
@@ -133,6 +133,14 @@ class TestTheStartByThePosterior:
         settings = {"method": "dspt-auto", "epochs": 1, "lr": 0.0, "warmup_lr": 0.0, "weight_decay": 0.0}
         task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", **settings))
         assert_close(learning.learn(task).parameters["weights"], task.start["weights"])
+
+    def test_is_not_taken_where_the_caller_says_where_to_begin(self):
+        x, y, _, _ = noisy()
+        settings = {"method": "dspt-auto", "epochs": 1, "lr": 0.0, "warmup_lr": 0.0, "weight_decay": 0.0}
+        task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", **settings))
+        own = {"weights": torch.eye(4, 16)}
+        ((state, _),) = fit(task, State(0, own))
+        assert_close(state.parameters["weights"], own["weights"])
 
     @pytest.mark.parametrize("stop", [1, 2])
     def test_going_on_gives_the_same_bits(self, stop):

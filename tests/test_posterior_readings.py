@@ -262,6 +262,7 @@ class TestClassesThatNoLabelNames:
         prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
         logits = None if names == "none" else 100 * x @ prototypes.T
         found = label_posterior(x, true, logits, num_classes=4)
+        assert (found.classify(x, logits).argmax(1) < 3).all()
         assert (found.probabilities.argmax(1) == true).mean() > 0.995
         assert found.noise_rate < 0.01
 
@@ -292,3 +293,31 @@ class TestClassesThatNoLabelNames:
         found = label_posterior(x, labels, num_classes=4, known=known)
         unseen = (true == 3) & (known < 0)
         assert (found.probabilities.argmax(1) == 3)[unseen].mean() > 0.95
+
+    @pytest.mark.parametrize("named", [2, 3])
+    def test_take_theirs_where_labels_name_few_of_the_classes_that_names_tell(self, named):
+        x, true = features(1000, 1, classes=10, dim=32)
+        prototypes = np.stack([x[true == k].mean(0) for k in range(10)])
+        prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
+        found = label_posterior(x, true % named, 100 * x @ prototypes.T)
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+        assert abs(found.noise_rate - (1 - named / 10)) <= 2 * found.noise_rate_error
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_take_none_where_somebody_has_corrected_all_of_theirs(self, seed):
+        x, true = features(600, seed, classes=3)
+        corrected = np.random.default_rng(seed).permutation(600)[:5]
+        labels, known = true.copy(), np.full(600, -1)
+        labels[corrected], known[corrected] = 3, true[corrected]
+        found = label_posterior(x, labels, num_classes=4, known=known)
+        assert (found.probabilities.argmax(1) == true).mean() > 0.995
+        assert abs(found.noise_rate - 5 / 600) <= 2 * found.noise_rate_error
+
+    @pytest.mark.parametrize("classes", [5, 400, 2000])
+    def test_take_no_images_however_many_they_are(self, classes):
+        random = np.random.default_rng(2)
+        centres = np.random.default_rng(99).standard_normal((4, 16))
+        true = np.arange(100) % 4
+        x = centres[true] + 1.6 * random.standard_normal((100, 16))
+        found = label_posterior(x / np.linalg.norm(x, axis=1, keepdims=True), true, num_classes=classes)
+        assert found.probabilities[:, 4:].sum() < 0.5

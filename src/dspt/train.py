@@ -103,7 +103,8 @@ def _epochs(
     device = learner.device
     labels = torch.from_numpy(problem.labels).to(device)
     weights = None if problem.weights is None else sent(problem.weights.astype(np.float32), device)
-    parameters = learner.placed((state.epochs_done == 0 and _begun(task, shared)) or state.parameters)
+    begun = _begun(task, shared) if state.parameters is task.start else None
+    parameters = learner.placed(begun or state.parameters)
     learnt = {name: value for name, value in parameters.items() if name not in learner.buffers}
     momentum: list[Tensor | None] = []
     for name, value in learnt.items():

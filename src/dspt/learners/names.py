@@ -43,8 +43,9 @@ def names_tell(train_x: Features, classes: np.ndarray, learner: ClipLearner) -> 
         return None
     classify = by_prototypes(learner.zero_shot, learner.scale)
     told = np.empty(len(classes), dtype=np.int64)
-    for first in range(0, len(told), BLOCK):
-        x = np.array(train_x[first : first + BLOCK])
+    rows = max(1, min(BLOCK, 2**22 // len(learner.class_names)))  # tens of megabytes
+    for first in range(0, len(told), rows):
+        x = np.array(train_x[first : first + rows])
         told[first : first + len(x)] = classify(torch.from_numpy(x[:, 0] if x.ndim == 3 else x)).argmax(1).cpu().numpy()
     shares = [np.bincount(each, minlength=len(learner.class_names)) / len(each) for each in (told, classes)]
     return Agreement(float((told == classes).mean()), float(shares[0] @ shares[1]))

@@ -75,8 +75,9 @@ def class_means(samples: Samples, classes: int, shares: np.ndarray | None = None
     width = samples.train_x.shape[-1]
     sums = torch.zeros(classes, width, dtype=torch.float64)
     nobody = torch.ones(classes, dtype=torch.bool)
-    for first in range(0, len(samples.labels), BLOCK):
-        rows = slice(first, first + BLOCK)
+    step = max(1, min(BLOCK, 2**22 // max(classes, width)))  # tens of megabytes
+    for first in range(0, len(samples.labels), step):
+        rows = slice(first, first + step)
         x = torch.from_numpy(np.array(samples.train_x[rows], np.float64))
         x = x.mean(1) if x.ndim == 3 else x  # of several views
         if samples.weights is not None:

@@ -76,6 +76,8 @@ CLEAR, UNCLEAR = 0.96, 0.92
 NO_ANCHORS = 0.4
 # The least weight of a text that is of use.
 OF_USE = 0.02
+# The fewest images by which a text is judged that is to vouch for classes without a label.
+FEWEST_TOLD = 20
 # How many times the usual deviation one of a feature may be before all are brought to the same (CLIP's are below 5
 # times), and the share of the usual one below which a feature is taken for constant.
 OTHER_UNITS = 10.0
@@ -202,7 +204,6 @@ class Evidence:
         others = by_fold.sum(0) - (by_fold if self.folds > 1 else np.zeros_like(by_fold))
         # How often each label is given to the samples of the other folds.
         self.given_to_others = torch.from_numpy(others)
-        self.counts = by_fold.sum(0)  # how often each label is given
         # The log likelihood of each class by how often it is given.
         self._guess = np.log((by_fold.sum(0) + 1) / (self.n + self.classes))
 
@@ -312,24 +313,29 @@ class Evidence:
 
     def prior(self, given: Tensor, transition: Tensor) -> Tensor:
         """Return the log of how common each class is (C,), from how often labels are given to some samples (C,)."""
-        return log_shares(given, transition).masked_fill(self.unheard_of, math.log(0.5 / self.n))
+        shares = log_shares(given, transition)
+        return torch.where(self.unheard_of, shares.clamp_max(math.log(0.5 / self.n)), shares)
 
     @cached_property
     def unheard_of(self) -> Tensor:
         """The classes of which neither a label, nor somebody who has looked, nor the text tells (C,).
 
-        Such a class has no mean of its own, and images that lie between the others would pass for it.
+        Such a class has no mean of its own, and images that lie between the others would pass for it. The text is
+        asked where it says a class that others say, too: if it tells these, it can tell of the rest.
         """
-        never = torch.from_numpy(self.counts == 0)
-        never[torch.from_numpy(self.known[self.known >= 0])] = False
-        if not never.any() or not self.text_scale:
-            return never
-        text = self.samples.text(self.weighed)
-        assert text is not None
-        told, labels = text.argmax(1).numpy(), self.labels[self.weighed]
-        shares = [np.bincount(each, minlength=self.classes) / len(each) for each in (told, labels)]
-        chance = float(shares[0] @ shares[1])
-        return never & (float((told == labels).mean()) - chance < TOLD * (1 - chance))
+        taken = np.where(self.known < 0, self.labels, self.known)
+        never = np.bincount(taken, minlength=self.classes) == 0
+        if never.any() and self.text_scale:
+            text = self.samples.text(self.weighed)
+            assert text is not None
+            told, labels = text.argmax(1).numpy(), taken[self.weighed]
+            asked = ~never[told]
+            told, labels = told[asked], labels[asked]
+            shares = [np.bincount(each, minlength=self.classes) / max(1, len(each)) for each in (told, labels)]
+            chance = float(shares[0] @ shares[1])
+            if len(told) >= FEWEST_TOLD and (told == labels).mean() - chance >= TOLD * (1 - chance):
+                never[:] = False
+        return torch.from_numpy(never)
 
     def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
         """Return the model with these weights; p of all samples is then by it."""
