@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from dspt.config import Config
 from dspt.data import Dataset, Split
 from dspt.internal.errors import InputError
 from dspt.learners import Samples
+from dspt.learners.prototypes import class_means
 from dspt.problem import Problem, Task
 from dspt.runs import learning
 from dspt.train import State, Stream, batches, fit
@@ -133,6 +135,30 @@ class TestTheStartByThePosterior:
         settings = {"method": "dspt-auto", "epochs": 1, "lr": 0.0, "warmup_lr": 0.0, "weight_decay": 0.0}
         task = Task.of(Problem(NAMES, x, y), Config(model="none", learner="prototypes", **settings))
         assert_close(learning.learn(task).parameters["weights"], task.start["weights"])
+
+    @pytest.mark.parametrize(
+        ("wrong", "tell", "moved"),
+        [(0.0, "all", False), (0.6, "all", False), (0.0, "others", True), (0.6, "others", True), (0.6, "one", True)],
+    )
+    def test_where_nothing_can_be_told_names_need_agree_with_labels_but_more_than_by_chance(
+        self, monkeypatch, wrong, tell, moved
+    ):
+        """Labels of which most are wrong agree with good names seldom, and with names of others by chance alone."""
+        x, true = features(400, 1)
+        own = np.stack([x[true == c].mean(0) for c in range(4)])
+        told = {"all": own, "others": own[[1, 2, 3, 0]], "one": np.repeat(own[:1], 4, 0)}[tell].astype(np.float32)
+        y = np.asarray(package.corrupt(true, 4, "symmetric", wrong)) if wrong else true
+        nothing = replace(package.label_posterior(x, y), probabilities=np.eye(4, dtype=np.float32)[y], start="none")
+        assert not nothing.can_tell
+        begun = self.named(told, monkeypatch).start_by(nothing, Samples(x, y))
+        assert (begun is not None) == moved
+        if begun is not None:
+            assert_close(begun["weights"], class_means(Samples(x, y), 4))
+
+    @pytest.mark.parametrize(("share", "images", "more"), [(0.13, 200, True), (0.11, 200, False), (0.105, 9**5, False)])
+    def test_more_than_chance_is_a_standard_error_and_something_to_speak_of(self, share, images, more):
+        """Ten even classes: the standard error is 0.021 for 200 images, 0.001 for sixty thousand."""
+        assert learners.Agreement(share, 0.1, images).more_than_chance == more
 
     def test_is_not_taken_where_the_caller_says_where_to_begin(self):
         x, y, _, _ = noisy()

@@ -26,9 +26,6 @@ BY_FREEDOM = ("prompt", "prototypes", "posterior")
 _FEWEST = 20
 # A fifth of so few says too little: each fifth of them is held out in turn.
 _FEW = 500
-# Standard errors by which names must agree with labels more often than chance, where nothing else is known. Names have
-# the benefit of the doubt: four of five labels may be wrong, and a prompt from good names hardly minds.
-_MORE_THAN_CHANCE = 1.0
 
 
 @dataclass(frozen=True)
@@ -164,11 +161,8 @@ def _blind(problem: Problem, given: ClipLearner) -> Choice:
     known = names_tell(problem.train_x, problem.labels, given)
     if known is None:
         return Choice("prototypes", f"prototypes, since {why} there is no model to read a prompt", {})
-    # However many labels are wrong, names that mean anything agree with some of the others.
-    if (
-        known.share - known.chance
-        > _MORE_THAN_CHANCE * (known.chance * (1 - known.chance) / len(problem.labels)) ** 0.5
-    ):
+    # However many labels are wrong, names that mean anything agree with some of the others, and a prompt needs few.
+    if known.more_than_chance:
         return Choice("prompt", f"prompt, since {why} it learns least", {})
     why += f" the class names agree with {100 * known.share:.0f} % of them, no more than by chance"
     return Choice("prototypes", f"prototypes, since {why}", {})

@@ -332,7 +332,7 @@ def epochs_tried(samples: int, config: Settings) -> int:
 
 def _begun(task: Task, shared: _Shared) -> Parameters | None:
     """Return where the posterior would have training begin, if the method reads it and the learner is better off."""
-    if not task.method.starts_by_posterior or not shared.posterior().can_tell:
+    if not task.method.starts_by_posterior:
         return None
     return task.learner.start_by(shared.posterior(), task.problem.samples)
 

@@ -11,7 +11,7 @@ from dspt.config import Config
 from dspt.internal.errors import InputError
 from dspt.internal.shards import BLOCK
 from dspt.learners.learner import Parameters, PrototypicalLearner, Samples
-from dspt.learners.names import KNOWN_NAMES, names_tell
+from dspt.learners.names import names_tell
 from dspt.posterior import Posterior
 
 PROMPT_SETTINGS = ("context_length", "position", "class_specific", "context_words")
@@ -40,6 +40,9 @@ class PrototypeLearner(PrototypicalLearner):
     def start_by(self, found: Posterior, samples: Samples) -> Parameters | None:
         """Return the class means by the posterior, if class names tell next to nothing of the images; else None.
 
+        Where the labels cannot be judged, the posterior is the labels, and names that agree with them no more often
+        than chance are as good as none.
+
         Parameters
         ----------
         found : Posterior
@@ -48,7 +51,7 @@ class PrototypeLearner(PrototypicalLearner):
             The training set.
         """
         told = names_tell(samples.train_x, found.probabilities.argmax(1), self)
-        if told is not None and told.kappa >= KNOWN_NAMES:
+        if told is not None and told.known(found.can_tell):
             return None
         return {"weights": class_means(samples, len(self.class_names), found.as_found())}
 
