@@ -27,6 +27,7 @@ from dspt.internal.seeds import Stream
 from dspt.internal.shards import Features
 from dspt.posterior.calibration import trust
 from dspt.posterior.discriminant import Discriminant, Sums, combined, discriminants
+from dspt.posterior.hardness import halves, most_in_doubt, sharpened
 from dspt.posterior.mixture import SOFT, Mixture, most_likely, probabilities, weighted
 from dspt.posterior.naming import TOLD, Naming, disputed, naming
 from dspt.posterior.noise_rate import RateEvidence, rate_and_error
@@ -82,6 +83,8 @@ FEWEST_TOLD = 20
 # times), and the share of the usual one below which a feature is taken for constant.
 OTHER_UNITS = 10.0
 LEAST_OF_USUAL = 1e-3
+# Times that mistakes are counted again where images are not as hard as labels would have them.
+_RATE_ROUNDS = 4
 # Samples by which weights are chosen: more do not make them better.
 _WEIGHED = 8192
 # Samples that are taken together where precision is double.
@@ -253,9 +256,13 @@ class Evidence:
         since = 0
         for number in range(ROUNDS):
             parts = self.parts(sums, transition)
+            terms, prior = self.terms(parts)
+            doubt = self.most_in_doubt(sums)
             for first_look in (True, False) if number == 0 else (False,):  # the first transition is a guess
-                mixture = self.mixture(parts, transition, mixture)
-                found = self.judged(parts, mixture, first_look)
+                mixture = self.mixture(terms, prior, transition, mixture)
+                sharper = sharpened(mixture, terms, prior, doubt)
+                mixture = sharper or mixture
+                found = self.judged(parts, mixture, first_look, count_again=sharper is not None)
                 transition = found.transition.matrix
             rates.append(found.rate)
             since += 1
@@ -279,9 +286,8 @@ class Evidence:
         for part in sums:
             yield total.without(part) if self.folds > 1 else total
 
-    def mixture(self, parts: list[_Part], transition: Tensor, before: Mixture) -> Mixture:
+    def mixture(self, terms: list[Tensor], prior: Tensor, transition: Tensor, before: Mixture) -> Mixture:
         """Return the weights of discriminants and text that make the given labels most likely."""
-        terms, prior = self.terms(parts)
         likely = self.samples.believed(transition.T[self.samples.given(self.weighed)], self.weighed)
         starts = [before]
         if self.text_scale and before.weights[-1] < OF_USE:
@@ -337,12 +343,49 @@ class Evidence:
                 never[:] = False
         return torch.from_numpy(never)
 
-    def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool) -> _Model:
-        """Return the model with these weights; p of all samples is then by it."""
+    @cached_property
+    def halves(self) -> list[tuple[Tensor, list[Tensor]]]:
+        """Two halves of the features (D, R), each with its products (R, R) of each fold; none if there is but one."""
+        found = halves(self.products.sum(0), Stream(self.seed, "posterior", "halves").normal(self.width, self.width))
+        return [(half, [half.T @ own @ half for own in self.products]) for half in found]
+
+    def most_in_doubt(self, sums: list[Sums]) -> float:
+        """Return the greatest share of images that may be hard, by how many two judges disagree about."""
+        if not self.halves:
+            return 1.0
+        rows = self.weighed
+        said = []
+        for half, products in self.halves:
+            own = [Sums(one.counts, one.features @ half, p) for one, p in zip(sums, products, strict=True)]
+            judges = [discriminants(others, RIDGES[:1])[0] for others in self.others(own)]
+            told = torch.empty(len(rows), dtype=torch.int64)
+            for first in range(0, len(rows), self.samples.at_once):
+                x, order, folds = self.samples.by_fold(rows[first : first + self.samples.at_once])
+                turned = x @ half.float()
+                for place, judge in zip(folds, judges, strict=True):
+                    told[first + order[place]] = torch.addmm(judge.bias, turned[place], judge.weights).argmax(1)
+            said.append(told)
+        return most_in_doubt(int((said[0] != said[1]).sum()), len(rows))
+
+    def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool, count_again: bool = False) -> _Model:
+        """Return the model with these weights; p of all samples is then by it.
+
+        Parameters
+        ----------
+        parts : list of _Part
+        mixture : Mixture
+        first_look : bool
+            Whether the classifier knows little yet.
+        count_again : bool
+            Whether mistakes are more frequent than among the anchors, since labels contradict images that are not hard.
+        """
         classifiers = _classifiers(parts, mixture)
         look = self.fill(classifiers)
         transition = estimate_transition(self.anchors(look, ANCHORS), first_look)
         likelihood, rate = self.likelihood(transition)
+        for _ in range(_RATE_ROUNDS if count_again else 0):
+            transition = transition.raised_to(rate)
+            likelihood, rate = self.likelihood(transition)
         contradicted = float((look.predicted != self.labels).mean())
         return _Model(likelihood, classifiers, transition, rate, contradicted)
 
@@ -590,7 +633,7 @@ class Evidence:
         """Return the discriminants and weights that explain the labels best if next to none is wrong."""
         transition = uniform_transition(NEXT_TO_NONE, self.classes)
         parts = self.parts(self.label_sums(), transition)
-        return parts, self.mixture(parts, transition, self.first_mixture)
+        return parts, self.mixture(*self.terms(parts), transition, self.first_mixture)
 
     def gain(self, likelihoods: np.ndarray, parts: list[_Part], mixture: Mixture) -> np.ndarray:
         """Return by how much labels are more likely than if next to none is wrong, of those that weights are chosen by.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 # Labels that contradict the prediction and are held to be right are those of hard images by an assumption alone. With
-# half of them in the error, two errors reach the case in which all of them are wrong: that of people who mislabel hard
-# images and no others.
-DOUBT = 0.5
+# half of them in the error, two errors reach the case in which all of them are wrong, that of people who mislabel hard
+# images and no others. It is more than half, since some wrong labels agree with predictions that are wrong, too.
+DOUBT = 0.7
 
 
 class RateEvidence(NamedTuple):

@@ -27,6 +27,8 @@ RATE_WEIGHTS = (3.0, 10.0, 30.0, 100.0)
 SHAPE_WEIGHTS = (0.1, 1.0, 10.0, 100.0, float("inf"))
 # The part of the common shape that goes to classes which are taken for each other; the rest goes to all alike.
 LIKENESSES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
+# The greatest rate of a class whose mistakes are counted again.
+_HIGHEST_RATE = 0.9
 # Times it is asked which anchors with another label are hard images.
 _DOUBT_ROUNDS = 3
 # Rounds in which shares of classes are found: more fit the chance in the counts.
@@ -71,6 +73,28 @@ class Transition:
     matrix: Tensor
     anchors: Anchors | None = None
     without: Tensor | None = None
+
+    def raised_to(self, rate: float) -> Transition:
+        """Return the same with each class's mistakes as many times as frequent as makes them so many in the mean.
+
+        The anchors are the surest images. Where others are mislabelled more often, they show too few mistakes.
+
+        Parameters
+        ----------
+        rate : float
+            The share of wrong labels. If the anchors show as many, nothing is changed.
+        """
+        assert self.anchors is not None
+        assert self.without is not None
+        predicted, rates = self.anchors.predicted, 1 - self.matrix.diagonal()
+        times = max(1.0, rate / max(float(rates[predicted].mean()), 1e-6))
+        grown = ((times * rates).clamp_max(_HIGHEST_RATE) / rates.clamp_min(1e-30)).clamp_min(1.0)
+        matrix = (self.matrix * grown[:, None]).fill_diagonal_(0)
+        matrix += torch.diag(1 - matrix.sum(1))
+        own = grown[predicted]
+        contradicted = self.anchors.labels != predicted
+        without = torch.where(contradicted, own * self.without, 1 - own * (1 - self.without))
+        return Transition(matrix, self.anchors, without.clamp(1 - _HIGHEST_RATE, 1).where(~contradicted, without))
 
     def likely(self, labels: Tensor, first: int = 0) -> Tensor:
         """Return how likely each label is if each class is the true one (n, C), by all anchors but the sample itself.
