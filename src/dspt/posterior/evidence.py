@@ -128,6 +128,7 @@ class _Model:
     transition: Transition
     rate: float  # mean probability that a label is wrong
     contradicted: float  # share of labels that are not what the image is predicted as
+    most_in_doubt: float = 1.0  # the greatest share of images that may be hard
     start: str = ""
 
 
@@ -268,7 +269,7 @@ class Evidence:
             since += 1
             # The first classifier has learnt the start, with mistakes that follow the images: it is not the answer.
             if best is None or number == 1 or found.likelihood > best.likelihood:
-                best, since = replace(found, start=start), 0
+                best, since = replace(found, start=start, most_in_doubt=doubt), 0
             elif since >= PATIENCE:
                 break
             if number == 0:
@@ -625,8 +626,10 @@ class Evidence:
         more = float(gain.mean() - by_itself.mean())
         as_likely = more <= SURE * chance
         told_by_text = bool(self.text_scale) and path.best.classifiers.mixture.weights[-1] >= OF_USE
-        # That few samples show no difference is not enough here: it must be small, chance and all.
-        surely = as_likely and more + chance <= NOT_MERELY_HARD
+        # That few samples show no difference is not enough here: it must be small, chance and all. And all images that
+        # labels contradict may be hard: if most labels are wrong at random, all of them right are explained no worse.
+        hard_enough = path.best.contradicted <= path.best.most_in_doubt
+        surely = as_likely and hard_enough and more + chance <= NOT_MERELY_HARD
         return as_likely or sureness < UNCLEAR, not (surely and contradicted > NO_ANCHORS) or told_by_text
 
     def none_wrong(self) -> tuple[list[_Part], Mixture]:
