@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
+from dspt import corrupt
 from dspt.posterior import evidence, label_posterior
 from dspt.posterior.hardness import WIDEST, halves, most_in_doubt, sharpened
 from dspt.posterior.mixture import Mixture, probabilities, weighted
@@ -160,6 +161,20 @@ class TestLabelsByWhoeverKnowsLess:
         labels = annotated(x, true, samples, np.arange(64)[columns])
         found = label_posterior(x, labels)
         assert abs(found.noise_rate - (labels != true).mean()) <= 2 * found.noise_rate_error
+
+    def test_of_labels_that_contradict_more_than_can_be_hard_something_can_be_told(self, monkeypatch):
+        """Six of ten labels wrong at random, of images that lie apart: all of them right would be explained as well."""
+        monkeypatch.setattr(evidence, "CLEAR", 1.1)  # so that the surest images are never clear enough
+        random = np.random.default_rng(0)
+        true = np.arange(600) % 10
+        x = 0.7 * random.standard_normal((10, 64))[true] + random.standard_normal((600, 64))
+        labels = np.asarray(corrupt(true, 10, "symmetric", 0.6))
+        found = label_posterior(x, labels)
+        assert found.can_tell
+        assert (found.probabilities.argmax(1) == true).mean() > 0.95
+        assert abs(found.noise_rate - 0.6) <= 2 * found.noise_rate_error
+        monkeypatch.setattr(evidence.Evidence, "most_in_doubt", lambda *_: 1.0)
+        assert not label_posterior(x, labels).can_tell, "the test would show nothing"
 
     @pytest.mark.parametrize("load", [load_digits, load_breast_cancer])
     def test_right_labels_of_hard_images_stay_right(self, load):
