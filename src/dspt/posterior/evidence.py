@@ -119,6 +119,14 @@ class _Part(NamedTuple):
     prior: Tensor  # (C,) log of how common each class is
 
 
+class _Half(NamedTuple):
+    """What a judge sees who knows half."""
+
+    axes: Tensor  # (D, R) the directions
+    seen: Tensor  # (n, R) along them, the samples that weights are chosen by
+    products: list[Tensor]  # (R, R) of each fold
+
+
 @dataclass(frozen=True)
 class _Model:
     """What a round has found out: everything that the probabilities of a sample depend on."""
@@ -345,28 +353,35 @@ class Evidence:
         return torch.from_numpy(never)
 
     @cached_property
-    def halves(self) -> list[tuple[Tensor, list[Tensor]]]:
-        """Two halves of the features (D, R), each with its products (R, R) of each fold; none if there is but one."""
+    def halves(self) -> list[_Half]:
+        """Two halves of the features; none if they have but one direction."""
         found = halves(self.products.sum(0), Stream(self.seed, "posterior", "halves").normal(self.width, self.width))
-        return [(half, [half.T @ own @ half for own in self.products]) for half in found]
+        seen = [torch.empty(len(self.weighed), half.shape[1]) for half in found]
+        for first in range(0, len(self.weighed), self.samples.at_once):
+            rows = slice(first, first + self.samples.at_once)
+            x = self.samples.features(self.weighed[rows])
+            for half, some in zip(found, seen, strict=True):
+                some[rows] = x @ half.float()
+        products = ([half.T @ own @ half for own in self.products] for half in found)
+        return [_Half(*each) for each in zip(found, seen, products, strict=True)]
 
     def most_in_doubt(self, sums: list[Sums]) -> float:
         """Return the greatest share of images that may be hard, by how many two judges disagree about."""
-        if not self.halves:
-            return 1.0
-        rows = self.weighed
         said = []
-        for half, products in self.halves:
-            own = [Sums(one.counts, one.features @ half, p) for one, p in zip(sums, products, strict=True)]
-            judges = [discriminants(others, RIDGES[:1])[0] for others in self.others(own)]
-            told = torch.empty(len(rows), dtype=torch.int64)
-            for first in range(0, len(rows), self.samples.at_once):
-                x, order, folds = self.samples.by_fold(rows[first : first + self.samples.at_once])
-                turned = x @ half.float()
-                for place, judge in zip(folds, judges, strict=True):
-                    told[first + order[place]] = torch.addmm(judge.bias, turned[place], judge.weights).argmax(1)
+        for half in self.halves:
+            own = [Sums(one.counts, one.features @ half.axes, p) for one, p in zip(sums, half.products, strict=True)]
+            told = torch.empty(len(self.weighed), dtype=torch.int64)
+            for fold, others in enumerate(self.others(own)):
+                judge, rows = discriminants(others, RIDGES[:1])[0], self.weighed_of[fold]
+                told[rows] = torch.addmm(judge.bias, half.seen[rows], judge.weights).argmax(1)
             said.append(told)
-        return most_in_doubt(int((said[0] != said[1]).sum()), len(rows))
+        return most_in_doubt(int((said[0] != said[1]).sum()), len(self.weighed)) if said else 1.0
+
+    @cached_property
+    def weighed_of(self) -> list[Tensor]:
+        """The places, among the samples that weights are chosen by, of those of each fold."""
+        folds = self.fold[self.weighed]
+        return [torch.from_numpy(np.flatnonzero(folds == fold)) for fold in range(self.folds)]
 
     def judged(self, parts: list[_Part], mixture: Mixture, first_look: bool, count_again: bool = False) -> _Model:
         """Return the model with these weights; p of all samples is then by it.
