@@ -71,13 +71,13 @@ class TestSharpened:
         terms, prior = self.terms(seed)
         before = Mixture((0.2, 0.1), 0.1)
         found = sharpened(before, terms, prior, most)
-        if self.doubt(terms, prior, before) <= most:
+        if self.doubt(terms, prior, before) <= most or self.doubt(terms, prior, Mixture((1.6, 0.8), 0.1)) > most:
             assert found is None
         else:
             assert found.weights[0] / found.weights[1] == pytest.approx(2)
             assert found.softness == 0.1
             # no further than needed, but for the last step of the search
-            assert most * 0.97 <= self.doubt(terms, prior, found) <= most or found.weights[0] == pytest.approx(1.6)
+            assert most * 0.97 <= self.doubt(terms, prior, found) <= most
 
     def test_is_nothing_if_nothing_is_known_of_how_hard_images_are(self):
         terms, prior = self.terms(0)
@@ -117,6 +117,11 @@ class TestMistakesCountedAgain:
         # what others say of an anchor's own label follows
         assert (found.without > 0).all()
         assert (found.without <= 1).all()
+
+    def test_of_nearly_only_mistakes_are_left_alone(self):
+        before = self.transition(rate=0.65)
+        found = before.raised_to(0.0)
+        torch.testing.assert_close(found.without, before.without)
 
     def test_are_never_fewer(self):
         before = self.transition()
@@ -161,7 +166,9 @@ class TestLabelsByWhoeverKnowsLess:
         monkeypatch.setattr(evidence, "sharpened", lambda *_: None)
         assert with_judges > max(0.7, f1() + 0.15)
 
-    @pytest.mark.parametrize(("samples", "columns"), [(100, slice(None)), (200, slice(0, 64, 2)), (200, slice(0, 32))])
+    @pytest.mark.parametrize(
+        ("samples", "columns"), [(100, slice(None)), (700, slice(0, 64, 2)), (200, slice(0, 64, 3))]
+    )
     @pytest.mark.parametrize("load", ["clouds", "digits"])
     def test_their_share_is_within_two_errors(self, load, samples, columns):
         x, true = clouds() if load == "clouds" else load_digits(return_X_y=True)

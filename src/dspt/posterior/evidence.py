@@ -273,6 +273,7 @@ class Evidence:
                 mixture = sharper or mixture
                 found = self.judged(parts, mixture, first_look, count_again=sharper is not None)
                 transition = found.transition.matrix
+            del terms, prior  # of many classes they are large
             rates.append(found.rate)
             since += 1
             # The first classifier has learnt the start, with mistakes that follow the images: it is not the answer.
@@ -354,7 +355,7 @@ class Evidence:
 
     @cached_property
     def halves(self) -> list[_Half]:
-        """Two halves of the features; none if they have but one direction."""
+        """Two halves of the features; none if one direction holds nearly all of how they vary."""
         found = halves(self.products.sum(0), Stream(self.seed, "posterior", "halves").normal(self.width, self.width))
         seen = [torch.empty(len(self.weighed), half.shape[1]) for half in found]
         for first in range(0, len(self.weighed), self.samples.at_once):

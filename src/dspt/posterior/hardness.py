@@ -22,17 +22,18 @@ from dspt.posterior.mixture import Mixture, probabilities, weighted
 MOST_IN_DOUBT = 1.1
 # Directions that a judge sees at most. Of more, the halves of many features say the same, and judges always agree.
 WIDEST = 128
-# The share of the variance that the judges' directions hold. Where few hold most, as in features that were learnt for
-# these very classes, each of many would show all of it to both judges.
+# The share of the variance held by the directions that judges see mixtures of. Where few hold most, as in features that
+# were learnt for these very classes, each of many would show all of it to both judges.
 _HELD = 0.9
 # Weights are multiplied with this at most, which is found in so many steps.
 _SHARPEST, _STEPS = 8.0, 8
 
 
 def halves(products: Tensor, random: np.ndarray) -> list[Tensor]:
-    """Return two sets of directions (D, R) in which features vary, as many and as good; none if there is but one.
+    """Return two sets of directions (D, R) in which features vary, as many and as good; none if one holds nearly all.
 
-    Features that say the same twice do not count twice: directions are of the space that the features span.
+    Features that say the same twice do not count twice: directions are of the space that holds nearly all of how the
+    features vary.
 
     Parameters
     ----------
@@ -55,7 +56,9 @@ def most_in_doubt(disagreed: int, judged: int) -> float:
 
 
 def sharpened(mixture: Mixture, terms: Sequence[Tensor], prior: Tensor, doubt: float) -> Mixture | None:
-    """Return the mixture with all weights multiplied so that images are in no more doubt; None if they are not.
+    """Return the mixture with all weights multiplied so that images are in no more doubt.
+
+    None if they are in no more doubt as it is, or if no weights would do: then it does not look at the images.
 
     Parameters
     ----------
@@ -73,7 +76,7 @@ def sharpened(mixture: Mixture, terms: Sequence[Tensor], prior: Tensor, doubt: f
         logits = weighted(terms, times(factor).weights).add_(prior)
         return float(1 - probabilities(logits, mixture.softness).amax(1).mean()) > doubt
 
-    if doubt >= 1 or not in_doubt(1.0):
+    if doubt >= 1 or not in_doubt(1.0) or in_doubt(_SHARPEST):
         return None
     low, high = 1.0, _SHARPEST
     for _ in range(_STEPS):
